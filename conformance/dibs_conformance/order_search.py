@@ -90,6 +90,8 @@ class OrderSearch(Generic[PartT, World]):
     key: Callable[[World], Hashable] | None = None
     tries: int = 0
     why: str = "no order explains it"
+    #: The part that the longest partial order lacks; None if the readings after a round failed.
+    stuck: PartT | None = None
     #: The longest partial order: its round, minus the number of open parts, and False if the next part failed
     #: only because of the time that was tried for it.
     _furthest: tuple[int, int, bool] = (-1, 0, False)
@@ -145,16 +147,21 @@ class OrderSearch(Generic[PartT, World]):
         if self.tries > self.most_tries:
             raise UndecidedOrder(f"no order was found in {self.most_tries} steps")
         try:
-            return [*self.apply(node.world, part, time)]
-        except Mismatch as error:
-            right_time = not isinstance(error, WrongTime)
-            self._record_progress(node.round_number, -left, f"{part.name}: {error}", right_time=right_time)
-            return []
+            if found := [*self.apply(node.world, part, time)]:
+                return found
+            error = Mismatch("this answer is impossible")
+        except Mismatch as mismatch:
+            error = mismatch
+        right_time = not isinstance(error, WrongTime)
+        self._record_progress(node.round_number, -left, f"{part.name}: {error}", part, right_time=right_time)
+        return []
 
-    def _record_progress(self, round_number: int, done: int, why: str, *, right_time: bool = True) -> None:
+    def _record_progress(
+        self, round_number: int, done: int, why: str, part: PartT | None = None, *, right_time: bool = True
+    ) -> None:
         progress = round_number, done, right_time
         if self._furthest[0] < 0 or progress > self._furthest:
-            self._furthest, self.why = progress, why
+            self._furthest, self.why, self.stuck = progress, why, part
 
 
 def candidates(parts: Sequence[PartT]) -> list[PartT]:

@@ -119,16 +119,12 @@ class RecordedRun:
     def fence(self) -> int:
         return self.claim.fence
 
-    @property
-    def range(self) -> tuple[int, int]:
-        return self.claim.first, self.claim.revision
-
     def covers(self, revision: int) -> bool:
         return self.claim.first <= revision <= self.claim.revision
 
-    def earliest_close(self, *, excluding: RecordedStep | None = None) -> float:
-        """Return the earliest time at which the run may be closed, ignoring one step; infinity if never."""
-        return min((began for began, step in self.closing_steps if step is not excluding), default=inf)
+    def earliest_close(self) -> float:
+        """Return the earliest time at which the run may be closed; infinity if never."""
+        return min((began for began, _ in self.closing_steps), default=inf)
 
 
 def closed_as(step: RecordedStep) -> str:
@@ -165,18 +161,15 @@ class IdSteps:
 
     def steps(self) -> list[RecordedStep]:
         """Return all steps in the order they were sent."""
-        everything = [*self.enqueues, *self.claims, *self.settles, *self.others, *self.reads]
+        everything = [
+            *(*self.enqueues, *self.claims, *self.settles, *self.reports, *self.others, *self.reads),
+        ]
         return sorted(everything, key=lambda step: step.began)
 
     @property
     def accepted(self) -> list[RecordedStep]:
         """The accepted enqueues, without repeated ones."""
         return [step for step in self.enqueues if step.status in ACCEPTED and not step.repeated]
-
-    @property
-    def creating(self) -> list[RecordedStep]:
-        """The accepted enqueues that are not update-only. An update-only one may end with the run it met."""
-        return [step for step in self.accepted if step.creates]
 
     @property
     def imported(self) -> list[RecordedStep]:
@@ -194,15 +187,15 @@ class RecordedHistory:
     """An indexed history, the input of every rule."""
 
     ids: dict[Key, IdSteps] = field(factory=dict)
-    #: By queue: claims that took fewer jobs than their limit, lost their lease, or have no answer.
+    #: By queue: claims that took fewer jobs than their limit, or lost their lease.
     short_claims: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     #: By lease: steps of grant, renew and drop.
     leases: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     #: By queue: reaps, drops and prunes, and claims that lost their lease. Each may hold any job shortly.
     holding: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     configures: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
-    #: By queue: the first reap without an answer. It may have closed any run since.
-    unanswered_reaps: dict[str, RecordedStep] = field(factory=dict)
+    #: By queue: claims and reaps without an answer. They may have taken or returned any job since.
+    unanswered: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     #: By queue and lease: the first drop. It may have closed any run under the lease since.
     drops: dict[tuple[str, str], RecordedStep] = field(factory=dict)
     #: By queue: answered pages of `list` and `export`, and answered splits, by client in the order sent.
@@ -246,10 +239,10 @@ class RecordedHistory:
             getattr(self.steps_of(step.queue, step.id), STEP_LISTS[op]).append(step)
         elif op == "claim" and step.status == "taken":
             self.steps_of(step.queue, step.id).claims.append(step)
+        elif op in ("claim", "reap") and step.unknown:
+            self.unanswered[step.queue].append(step)
         elif op == "claim":
             self.short_claims[step.queue].append(step)
-        elif op == "reap" and step.unknown:
-            keep_first(self.unanswered_reaps, step.queue, step)
         elif op in ("grant", "renew", "drop"):
             self.leases[step.lease].append(step)
             if op == "drop" and step.status != "refused":
@@ -286,11 +279,10 @@ class RecordedHistory:
                     run.closing_steps.append((step.began, step))
         for step in id_steps.others:
             self._add_closing_step(id_steps, by_fence, step)
+        queue = id_steps.key[0]
+        reap = self._first_unanswered.get((queue, "reap"))
         for run in id_steps.runs:
-            for broad_step in (
-                self.unanswered_reaps.get(id_steps.key[0]),
-                self.drops.get((id_steps.key[0], run.claim.lease)),
-            ):
+            for broad_step in (reap, self.drops.get((queue, run.claim.lease))):
                 if broad_step is not None:
                     run.closing_steps.append((broad_step.began, broad_step))
 
@@ -317,12 +309,16 @@ class RecordedHistory:
 
     def first_unanswered_claim(self, queue: str) -> float:
         """Return the time of the first claim without an answer. It may have taken any job."""
-        return self._unanswered_claims.get(queue, inf)
+        first = self._first_unanswered.get((queue, "claim"))
+        return inf if first is None else first.began
 
     @cached_property
-    def _unanswered_claims(self) -> dict[str, int]:
-        lost = {queue: [s.began for s in steps if s.unknown] for queue, steps in self.short_claims.items()}
-        return {queue: min(began) for queue, began in lost.items() if began}
+    def _first_unanswered(self) -> dict[tuple[str, str], RecordedStep]:
+        """The first claim and the first reap of each queue without an answer."""
+        firsts: dict[tuple[str, str], RecordedStep] = {}
+        for step in (step for steps in self.unanswered.values() for step in steps):
+            keep_first(firsts, (step.queue, step.op), step)
+        return firsts
 
     @cached_property
     def by_queue(self) -> dict[str, list[IdSteps]]:

@@ -11,13 +11,11 @@ from math import inf
 from msgspec import Struct
 
 from dibs_conformance.history.by_id import RecordedHistory
-from dibs_conformance.history.rules import RULES, HistoryRule, LinearizableRule, Violation
+from dibs_conformance.history.rules import RULES, HistoryRule, Violation
 from dibs_conformance.report.call_text import TimelineEntry, timeline_lines
 from dibs_conformance.report.values import LawFailure, LawReport, Verdict
 from dibs_conformance.steps import RecordedStep
 
-#: Rule R22 is skipped by default for histories longer than this many steps.
-MAX_DEEP_STEPS = 200_000
 #: Violations reported per rule.
 MAX_VIOLATIONS = 5
 #: Steps shown before and after each marked step.
@@ -46,11 +44,8 @@ class CheckResult(Struct, frozen=True, kw_only=True):
         return not self.failures
 
 
-def check(steps: Iterable[RecordedStep], *, deep: bool | None = None) -> CheckResult:
+def check(steps: Iterable[RecordedStep]) -> CheckResult:
     """Check a history against every rule. Time and memory grow nearly linearly with its length.
-
-    `deep` decides whether R22 is checked, which takes about as long as all other rules. By default it is
-    checked for histories of at most `MAX_DEEP_STEPS` steps.
 
     For example:
 
@@ -60,8 +55,7 @@ def check(steps: Iterable[RecordedStep], *, deep: bool | None = None) -> CheckRe
     """
     with gc_disabled():
         history = RecordedHistory.from_steps(steps)
-        skip_deep = history.size > MAX_DEEP_STEPS if deep is None else not deep
-        rules = [rule() for rule in RULES if not (skip_deep and rule is LinearizableRule)]
+        rules = [rule() for rule in RULES]
         violations = {rule.name: [*islice(rule.check(history), MAX_VIOLATIONS)] for rule in rules}
         return CheckResult(
             steps=history.size,

@@ -43,8 +43,7 @@ def check_history(
     Example: dibs check-history --url file:./jobs --queue emails
     """
     began = time.monotonic()
-    # The event log lacks data that rule R22 needs.
-    checked = check(steps_from(file, url, queue), deep=False if url else None)
+    checked = check(steps_from(file, url, queue))
     seconds = time.monotonic() - began
     click.echo(msgspec.json.encode(checked).decode() if json else "\n".join(lines(checked, seconds)))
     ctx.exit(EXIT_BROKEN if checked.failures else 0)

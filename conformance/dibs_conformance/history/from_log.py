@@ -1,4 +1,4 @@
-"""The conversion of the event log of a queue to a history, which ends with a read of every id.
+"""The conversion of the event log of a queue to a history, which ends with a read of each id at rest.
 
 At log level `runs` the log shows when attempts began and how they ended. At level `all` it also shows
 enqueues. It contains no clients and no payloads, so rules that need them are not tested.
@@ -33,24 +33,27 @@ ENQUEUED = frozenset({"queued", "updated", "blocked"})
 
 
 async def log_of(storage: Storage, queue: str) -> list[RecordedStep]:
-    """Read the log of a queue from its start, then every id in it."""
-    events, trimmed = await events_of(storage, queue)
+    """Read the log of a queue from its start, then the ids in it. Leave out ids that changed meanwhile."""
+    events, trimmed, offset = await events_of(storage, queue)
     steps = [RecordedStep(op="partial", queue=queue)] if trimmed or not is_complete(events) else []
     steps += steps_of(queue, events)
     ids = list(dict.fromkeys(event.id for event in events if event.id))
-    time = TIME_STEP * (len(events) + 1)
-    return [*steps, *[step async for step in read_ids(storage, queue, ids, time)]]
+    reads = [step async for step in read_ids(storage, queue, ids, TIME_STEP * (len(events) + 1))]
+    changed = {event.id for event in (await events_of(storage, queue, offset))[0]}
+    return [*steps, *(step for step in reads if step.id not in changed)]
 
 
-async def events_of(storage: Storage, queue: str) -> tuple[list[LogEvent], bool]:
-    """Return all events, and whether the beginning of the log was trimmed."""
+async def events_of(
+    storage: Storage, queue: str, after: str | None = None
+) -> tuple[list[LogEvent], bool, str]:
+    """Return all events after an offset, whether events behind it were trimmed, and the last offset."""
     found: list[LogEvent] = []
-    page = await storage.events(queue, limit=PAGE)
+    page = await storage.events(queue, after=after, limit=PAGE)
     trimmed = page.fell_off
     while page.events:
         found += (event for _, event in page.events)
         page = await storage.events(queue, after=page.offset, limit=PAGE)
-    return found, trimmed
+    return found, trimmed, page.offset
 
 
 def is_complete(events: list[LogEvent]) -> bool:

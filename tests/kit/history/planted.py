@@ -1,4 +1,8 @@
-"""For each rule, a short history that only this rule rejects, and a similar one that it accepts."""
+"""Short histories that are wrong, each with a similar correct one.
+
+For each rule, there is one that only this rule rejects. The others have a wrong answer about a single id,
+which the search for an order (R22) rejects.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +59,7 @@ def completed_once() -> HistoryBuilder:
 # Each function returns two histories that differ only where the rule applies.
 
 
-def r1(*, bad: bool) -> HistoryBuilder:
+def accepted_is_lost(*, bad: bool) -> HistoryBuilder:
     return HistoryBuilder().enqueued(1).read() if bad else HistoryBuilder().enqueued(1).add("forget").read()
 
 
@@ -67,7 +71,7 @@ def r2(*, bad: bool) -> HistoryBuilder:
     )
 
 
-def r3(*, bad: bool) -> HistoryBuilder:
+def run_has_an_older_payload(*, bad: bool) -> HistoryBuilder:
     history = HistoryBuilder().enqueued(1, payload="old").enqueued(2, "updated", first=1, payload="new")
     return history.claimed(10, 1, 2, payload="old" if bad else "new")
 
@@ -76,38 +80,37 @@ def r4(*, bad: bool) -> HistoryBuilder:
     return HistoryBuilder().enqueued(1).claimed(999 if bad else 1_000, 1, 1, now=1)
 
 
-def history_with_decreasing_fences() -> Steps:
-    """Return a history in which an unanswered reap closed the run, so only the numbers show the fault."""
-    return HistoryBuilder().enqueued(1).claimed(10, 1, 1).add("reap", id="").claimed(9, 1, 1, attempt=2).steps
-
-
-def r5(*, bad: bool) -> HistoryBuilder:
+def two_active_runs(*, bad: bool) -> HistoryBuilder:
     history = HistoryBuilder().enqueued(1).claimed(10, 1, 1)
     history = history if bad else history.add("drop", "dropped", id="", lease="l")
     return history.claimed(11, 1, 1, attempt=1, lease="m")
 
 
-def r6(*, bad: bool) -> HistoryBuilder:
+def late_holder_is_heard(*, bad: bool) -> HistoryBuilder:
     history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).add("reap", id="").claimed(11, 1, 1, attempt=2)
     return history.settled("complete", 10, "done" if bad else "lost")
 
 
-def r7(*, bad: bool) -> HistoryBuilder:
+def run_ends_twice(*, bad: bool) -> HistoryBuilder:
     history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).settled("retry", 10, "returned")
     return history.settled("complete", 10, "done" if bad else "lost")
 
 
-def r8(*, bad: bool) -> HistoryBuilder:
+def holder_is_refused(*, bad: bool) -> HistoryBuilder:
     history = HistoryBuilder().enqueued(1).claimed(10, 1, 1)
     return (history if bad else history.add("reap", id="")).settled("complete", 10, "lost")
 
 
 def r9(*, bad: bool) -> HistoryBuilder:
     history = HistoryBuilder().enqueued(1, key="k")
-    return history.enqueued(2, "updated", key="k") if bad else history.enqueued(1, key="k", repeated=True)
+    return (
+        history.enqueued(2, "updated", first=1, key="k")
+        if bad
+        else history.enqueued(1, key="k", repeated=True)
+    )
 
 
-def r10(*, bad: bool) -> HistoryBuilder:
+def attempt_is_skipped(*, bad: bool) -> HistoryBuilder:
     history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).settled("retry", 10, "returned")
     return history.claimed(11, 1, 1, attempt=3 if bad else 2)
 
@@ -151,7 +154,7 @@ def r17(*, bad: bool) -> HistoryBuilder:
     return history.add("renew", "alive", id="", lease="l", now=10 if bad else 9, until=20)
 
 
-def r18(*, bad: bool) -> HistoryBuilder:
+def another_result_is_kept(*, bad: bool) -> HistoryBuilder:
     return completed_once().read(outcome=RecordedOutcome("completed", 10, 1, 1, "other" if bad else "r"))
 
 
@@ -160,12 +163,12 @@ def r19(*, bad: bool) -> HistoryBuilder:
     return history.add("effect", "taken" if bad else "refused", fence=10)
 
 
-def r20(*, bad: bool) -> HistoryBuilder:
+def cancelled_job_runs(*, bad: bool) -> HistoryBuilder:
     history = HistoryBuilder().enqueued(1).add("cancel", "cancelled" if bad else "unknown")
     return history.claimed(10, 1, 1)
 
 
-def r21(*, bad: bool) -> HistoryBuilder:
+def blocked_job_is_dropped(*, bad: bool) -> HistoryBuilder:
     history = (
         HistoryBuilder().enqueued(1).claimed(10, 1, 1).enqueued(2, "blocked").settled("retry", 10, "returned")
     )
@@ -221,7 +224,7 @@ def r28(*, bad: bool) -> HistoryBuilder:
     return history.claimed(20, 1, 1).claimed(21, 2, 2, id="b")
 
 
-def r29(*, bad: bool) -> HistoryBuilder:
+def memo_is_lost(*, bad: bool) -> HistoryBuilder:
     """A run stores a memo and is retried. The next run gets it, or none."""
     history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).add("report", "reported", fence=10, memo="m")
     history = history.settled("retry", 10, "returned")
@@ -251,10 +254,19 @@ def r32(*, bad: bool) -> HistoryBuilder:
     return log_page(HistoryBuilder(), None, "2", first, second)
 
 
+#: By the name of a rule, or by what is wrong in an answer about a single id.
 PLANTED: dict[str, Callable[..., HistoryBuilder]] = {
     name.upper(): history for name, history in globals().items() if name[0] == "r" and name[1:].isdigit()
+}
+OF_ONE_ID: dict[str, Callable[..., HistoryBuilder]] = {
+    one.__name__: one
+    for one in (
+        *(accepted_is_lost, run_has_an_older_payload, two_active_runs, late_holder_is_heard, run_ends_twice),
+        *(holder_is_refused, attempt_is_skipped, another_result_is_kept, cancelled_job_runs),
+        *(blocked_job_is_dropped, memo_is_lost),
+    )
 }
 
 
 def planted(name: str, *, bad: bool) -> Steps:
-    return PLANTED[name](bad=bad).steps
+    return (PLANTED | OF_ONE_ID)[name](bad=bad).steps

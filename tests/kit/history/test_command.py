@@ -27,8 +27,8 @@ def lines_of(name: str, *, bad: bool) -> bytes:
 
 def test_a_correct_history_exits_with_0_and_a_broken_one_with_1(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
-    good.write_bytes(lines_of("R5", bad=False))
-    bad.write_bytes(lines_of("R5", bad=True))
+    good.write_bytes(lines_of("R15", bad=False))
+    bad.write_bytes(lines_of("R15", bad=True))
 
     assert (0, True) == (
         (done := invoke(check_history, str(good))).exit_code,
@@ -36,16 +36,16 @@ def test_a_correct_history_exits_with_0_and_a_broken_one_with_1(tmp_path: Path) 
     )
     assert (1, True) == (
         (done := invoke(check_history, str(bad))).exit_code,
-        "BROKEN: R5 one active run" in done.stdout,
+        "BROKEN: R15 not early" in done.stdout,
     )
 
 
 def test_it_reads_standard_input_and_prints_json() -> None:
-    done = invoke(check_history, "-", "--json", stdin=lines_of("R7", bad=True))
+    done = invoke(check_history, "-", "--json", stdin=lines_of("run_ends_twice", bad=True))
 
     failures = msgspec.json.decode(done.stdout, type=CheckResult).failures
 
-    assert ["R7 ends once", "R22 some order explains it"] == [failure.law for failure in failures]
+    assert ["R22 some order explains it"] == [failure.law for failure in failures]
 
 
 @pytest.mark.parametrize("words", [(), ("a.jsonl", "--url", "file:./x"), ("--url", "file:./x")])
@@ -69,13 +69,13 @@ async def test_the_log_of_a_queue_is_a_history(level: LogLevel) -> None:
         async with open_storage("memory:", "manual") as storage:
             await storage.configure(QUEUE, SettingsPatch(log_level=level))
             await run_random_calls(storage, Random(seed), 60)
-            checked = check(await log_of(storage, QUEUE), deep=False)
+            checked = check(await log_of(storage, QUEUE))
         met |= {law.name.split()[0] for law in checked.laws if law.met}
 
         assert checked.holds, checked.failures
 
-    assert {"R4", "R5", "R7", "R18", "R20"} <= met
-    assert ("R1" in met, "R11" in met) == (level == "all", level == "all")
+    assert {"R4", "R22"} <= met
+    assert ("R11" in met) == (level == "all")
 
 
 def test_an_overlap_in_the_log_is_found_by_the_storages_time() -> None:
@@ -89,7 +89,7 @@ def test_an_overlap_in_the_log_is_found_by_the_storages_time() -> None:
 
     steps = [RecordedStep(op="partial"), *steps_of("q", [first, second])]
 
-    assert ["R5 one active run"] == [f.law for f in check(steps).failures]
+    assert ["R22 some order explains it"] == [f.law for f in check(steps).failures]
 
 
 async def test_the_log_of_a_storage_inside_one_process_cannot_be_read() -> None:
