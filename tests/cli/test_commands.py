@@ -114,6 +114,25 @@ def test_pause_and_resume(shell: Shell) -> None:
     assert not shell.json("show")["queues"][0]["settings"]["paused"]
 
 
+def test_all_queues_are_paused_and_resumed(shell: Shell) -> None:
+    for queue in ("a", "b", "c"):
+        shell.type("enqueue", queue, "1")
+
+    assert "paused a\npaused b\npaused c\n" == shell.type("pause", "--all").stdout
+    assert "resumed c\nresumed a\n" == shell.type("resume", "c", "a").stdout
+    assert {"a": False, "b": True, "c": False} == {
+        queue["name"]: queue["settings"]["paused"] for queue in shell.json("show")["queues"]
+    }
+
+
+@pytest.mark.parametrize("words", [(), ("a", "--all")])
+def test_a_pause_names_queues_or_all(shell: Shell, words: tuple[str, ...]) -> None:
+    result = shell.type("pause", *words)
+
+    assert 2 == result.exit_code
+    assert "Pass either QUEUE..., one or more names, or --all" in result.stderr
+
+
 def test_events_continue_after_an_offset(shell: Shell) -> None:
     for id in ("a", "b"):
         shell.type("enqueue", "q", "1", "--id", id)

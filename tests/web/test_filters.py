@@ -13,7 +13,7 @@ from dibs import Dibs, Queue, Rate
 from dibs.web import dibs_web
 from dibs.web.reading import queue
 from tests.web.conftest import Browser, browse, may
-from tests.web.jobs import CountingStorage, complete, fail
+from tests.web.jobs import CountingStorage, complete, fail, storage_of
 
 
 @pytest.fixture
@@ -66,6 +66,55 @@ async def test_attributes_of_ended_jobs_are_searched(reader: Browser, any_queue:
     assert ["a"] == ids_of(page)
 
 
+@pytest.mark.parametrize(
+    ("state", "text", "found"),
+    [
+        ("waiting", "LAMP", ["a"]),
+        ("waiting", "width", ["b"]),
+        ("failed", "no route", ["c"]),
+        ("failed", "ValueError: no", ["c"]),
+        ("failed", '"of": "c"', ["c"]),
+        ("waiting", "elephant", []),
+    ],
+)
+async def test_jobs_are_found_by_a_part_of_their_arguments_or_error(
+    reader: Browser, any_queue: Queue, state: str, text: str, found: list[str]
+) -> None:
+    await fail(any_queue, "c", "ValueError", "no route")
+    await any_queue.enqueue({"product": "lamp"}, id="a")
+    await any_queue.enqueue({"width": 5}, id="b")
+
+    page = await reader.text("/queue", name=any_queue.name, state=state, contains=text)
+
+    assert found == ids_of(page)
+
+
+async def test_all_queues_are_paused_and_resumed(any_app: Dibs) -> None:
+    for name in ("a", "b"):
+        await any_app.queue(name).enqueue({})
+    await any_app.queue("a").pause()
+
+    async with browse(dibs_web(any_app, allow=may("write"))) as writer:
+        for action, paused in (("pause_all", True), ("resume_all", False)):
+            answer = await writer.post(action, {})
+            storage = await storage_of(any_app.queue("a"))
+            stored = {info.name: info.settings.paused for info in await storage.queues()}
+
+            assert {"a": paused, "b": paused} == {name: stored[name] for name in "ab"}
+            assert f"did={action}" in answer.headers["location"]
+
+
+async def test_a_list_shows_the_arguments(reader: Browser, any_queue: Queue) -> None:
+    await any_queue.enqueue({"product": "lamp", "about": "x" * 500}, id="a")
+    await any_queue.enqueue({"product": "y" * 100_000}, id="b")
+
+    page = html.unescape(await reader.text("/queue", name=any_queue.name, state="waiting"))
+
+    assert '"product": "lamp"' in page
+    assert "x" * 130 not in page
+    assert "100,014 bytes" in page
+
+
 async def test_a_filter_reads_on_with_the_next_page(
     reader: Browser, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +132,20 @@ async def test_a_filter_reads_on_with_the_next_page(
 
     assert [f"job-{n:02}" for n in range(10)] == sorted(found)
     assert 3 == pages
+
+
+async def test_hidden_arguments_cannot_be_guessed_by_a_filter(any_app: Dibs, any_queue: Queue) -> None:
+    await any_queue.enqueue({"card": "4242"}, id="a")
+
+    def redact(_queue: str, part: str, value: Any) -> Any:
+        return {"card": "…"} if part == "data" else value
+
+    async with browse(dibs_web(any_app, redact=redact, allow="read")) as reader:
+        guessed = await reader.text("/queue", name=any_queue.name, state="waiting", contains="4242")
+        shown = await reader.text("/queue", name=any_queue.name, state="waiting", contains="card")
+
+    assert [] == ids_of(guessed)
+    assert ["a"] == ids_of(shown)
 
 
 async def test_a_hidden_attribute_cannot_be_guessed_by_a_filter(any_app: Dibs, any_queue: Queue) -> None:

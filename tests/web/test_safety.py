@@ -17,7 +17,8 @@ from dibs.web.writes import WRITES
 from tests.web.conftest import HOST, browse, may
 
 ACTIONS = (
-    *("pause", "resume", "configure", "cancel", "cancel_running", "retry", "run_now", "forget", "amend"),
+    *("pause", "resume", "pause_all", "resume_all"),
+    *("configure", "cancel", "cancel_running", "retry", "run_now", "forget", "amend"),
     *("pause_schedule", "resume_schedule", "remove_schedule"),
     *("enqueue", "retry_selected", "retry_matching", "selected", "cancel_flow", "retry_flow"),
 )

@@ -32,7 +32,7 @@ from dibs.web.json_api import ApiRoutes
 from dibs.web.live import Live, TooManyViewersError, Watch
 from dibs.web.pages import Alarm, Page, PageKey, Pages
 from dibs.web.reading.history import History
-from dibs.web.reading.source import Redact, Source
+from dibs.web.reading.source import Redact, Source, iso
 from dibs.web.safety import (
     Access,
     Allow,
@@ -116,7 +116,7 @@ def _environment() -> Environment:
         coded=text.with_code,
         age=lambda ms: text.age(ms, _now()),
         duration=text.duration,
-        iso=text.iso,
+        iso=iso,
         line=text.one_line,
         minute=text.minute,
         number=text.number,

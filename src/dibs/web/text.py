@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from markupsafe import Markup, escape
+
+from dibs.web.reading.source import iso
 
 #: Characters that change the direction of text or have no width, besides those of the category Cf.
 _INVISIBLE: Final = frozenset("\u2028\u2029\u115f\u1160\u3164\ufeff")
@@ -19,6 +20,8 @@ UNKNOWN: Final = "\N{EN DASH}"
 MESSAGES: Final[Mapping[str, tuple[str, bool]]] = {
     "pause": ("The queue is paused: no worker claims its jobs. Running jobs continue.", True),
     "resume": ("Workers claim jobs of the queue again.", True),
+    "pause_all": ("All queues are paused: no worker claims their jobs. Running jobs continue.", True),
+    "resume_all": ("Workers claim jobs of all queues again.", True),
     "configure": ("The settings of the queue are stored.", True),
     "queued": ("The job is enqueued.", True),
     "updated": ("The waiting job has the new arguments.", True),
@@ -127,15 +130,6 @@ def age(ms: int, now: int) -> str:
         return "now"
     text = duration(abs(away) // 1000 * 1000).replace(".0 s", " s")
     return f"in {text}" if away > 0 else f"{text} ago"
-
-
-def iso(ms: int) -> str:
-    """Return a time in ms since the epoch as ISO 8601 text in UTC."""
-    try:
-        moment = datetime.fromtimestamp(ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{ms} ms"
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def minute(ms: int) -> str:

@@ -23,7 +23,7 @@ from dibs.errors import Refused
 from dibs.flow.batch.plan import flow_attributes, is_batch
 from dibs.flow.batch.stored_batch import StoredBatch
 from dibs.flow.stored_flow import StoredFlow
-from dibs.model.requests import JobPatch, Settings
+from dibs.model.requests import JobPatch, Settings, SettingsPatch
 from dibs.model.wakeup import FLOWS
 from dibs.storage.protocol import Storage
 from dibs.web.reading.errors import group_key
@@ -327,6 +327,23 @@ async def resume(write: Write) -> Done:
     return write.on_queue("resume")
 
 
+async def pause_all(write: Write) -> Done:
+    return await _set_all_paused(write, "pause_all", paused=True)
+
+
+async def resume_all(write: Write) -> Done:
+    return await _set_all_paused(write, "resume_all", paused=False)
+
+
+async def _set_all_paused(write: Write, code: str, *, paused: bool) -> Done:
+    """Pause or resume the queues of the storage. One that comes later keeps the default, not paused."""
+    storage = await write.source.storage()
+    queues = await write.source.census.queues()
+    other = [name for name, settings in queues.items() if settings.paused != paused]
+    await gather(other, lambda name: storage.configure(name, SettingsPatch(paused=paused)))
+    return Done("overview", {}, code)
+
+
 async def configure(write: Write) -> Done:
     """Change the limits and the level of the log that the reader has changed in the form.
 
@@ -473,6 +490,8 @@ def _json(field: str, text: str) -> Any:
 WRITES: Final[Mapping[str, Callable[[Write], Awaitable[Done]]]] = {
     "pause": pause,
     "resume": resume,
+    "pause_all": pause_all,
+    "resume_all": resume_all,
     "configure": configure,
     "cancel": cancel,
     "cancel_running": cancel_running,

@@ -20,9 +20,8 @@ from dibs.model.job import Job, JobData, Outcome, Slot, Successor
 from dibs.model.overrides import readable
 from dibs.model.wakeup import EVALUATIONS, FLOWS, flow_of
 from dibs.web.reading.errors import ErrorView, error_view
-from dibs.web.reading.source import Shown, Source, share, to_shown
+from dibs.web.reading.source import Shown, Source, iso, share, to_shown
 from dibs.web.reading.story import Stories, Story
-from dibs.web.text import iso
 
 #: Most arguments, attributes or steps of a job that the page lists.
 MAX_VALUES: Final = 50
@@ -35,6 +34,9 @@ class NamedValue:
     name: str
     value: Shown
 
+
+#: Longest payload whose arguments a list shows, in bytes: a list of 25 would decode 25 MiB at each reading.
+MAX_DECODED: Final = 65_536
 
 #: Stands for the data of a flow.
 PLAN: Final = NamedValue("plan", Shown("on the page of the flow", "hidden"))
@@ -266,6 +268,23 @@ def _named_values(values: Any, name: str, most: int) -> Iterator[NamedValue]:
         return
     for key in list(values)[:MAX_VALUES]:
         yield NamedValue(str(key), to_shown(values[key], most))
+
+
+def arguments_text(source: Source, queue: str, data: JobData | None, most: int) -> str:
+    """Return the arguments of a job in one line of at most `most` characters, as its page shows them.
+
+    "" for a job without arguments, the plan of a flow, and an outcome that kept none.
+    """
+    if data is None or queue == FLOWS:
+        return ""
+    if len(data.payload) > MAX_DECODED:
+        return f"{len(data.payload):,} bytes"
+    parts = [
+        each.value.text if each.name == "data" or each.name[0] == "[" else f"{each.name}={each.value.text}"
+        for each in _arguments(source, queue, data.payload)
+    ]
+    text = " ".join(", ".join(parts).split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def call_of(data: Any) -> tuple[list[Any], dict[str, Any]] | None:

@@ -26,9 +26,10 @@ from dibs.model.schedule import TICK_ID
 from dibs.storage.protocol import Storage
 from dibs.web.reading.errors import hidden_message
 from dibs.web.reading.failures import FailureGroup, RetriedError, failures_of_queue, read_retried
+from dibs.web.reading.job import arguments_text
 from dibs.web.reading.overview import RECORDS_AGE, Activity, Rates
 from dibs.web.reading.periodic import schedule_text
-from dibs.web.reading.source import Budget, Shown, Source, to_shown
+from dibs.web.reading.source import MAX_CHARACTERS, Budget, Shown, Source, to_shown
 
 
 def form_values(settings: Settings) -> Mapping[str, str]:
@@ -117,26 +118,36 @@ class Filter:
     #: Name of an attribute, and its value as text; an empty value selects all jobs with the attribute.
     attribute: str = ""
     value: str = ""
+    #: A part of the arguments or of the error, in letters of any case.
+    text: str = ""
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> Filter:
         """Return the filter of an address; `attr` is "name" or "name=value"."""
         name, _, value = params.get("attr", "").partition("=")
-        return cls(params.get("prefix", ""), name.strip(), value.strip())
+        return cls(params.get("prefix", ""), name.strip(), value.strip(), params.get("contains", "").strip())
 
     @property
     def is_empty(self) -> bool:
-        return not (self.prefix or self.attribute)
+        return not (self.prefix or self.attribute or self.text)
 
     def selects(self, source: Source, queue: str, id: str, slot: Slot, state: State) -> bool:
         """Return whether a listed id is selected. Values are compared as a page shows them.
 
         So a value that the redaction hook hides cannot be found by a guess.
         """
-        if not id.startswith(self.prefix):
-            return False
-        if not self.attribute:
-            return True
+        return (
+            id.startswith(self.prefix)
+            and (not self.text or self._finds_text(source, queue, slot, state))
+            and (not self.attribute or self._finds_attribute(source, queue, slot, state))
+        )
+
+    def _finds_text(self, source: Source, queue: str, slot: Slot, state: State) -> bool:
+        row = job_row(source, queue, "", slot, state, MAX_CHARACTERS)
+        shown = f"{row.arguments}\n{row.error_type}: {row.message}"
+        return self.text.casefold() in shown.casefold()
+
+    def _finds_attribute(self, source: Source, queue: str, slot: Slot, state: State) -> bool:
         stored = attributes_of(slot, state)
         if self.attribute not in stored:
             return False
@@ -190,6 +201,8 @@ async def find_jobs(
 
 #: Jobs on one page. A page reads them with their payloads, each up to 1 MiB.
 PAGE_SIZE: Final = 25
+#: Letters of the arguments that a list shows.
+MAX_ARGUMENTS: Final = 120
 STATES: Final[tuple[State, ...]] = get_args(State)
 #: States in the order in which the page chooses one to list.
 PREFERRED: Final[tuple[State, ...]] = ("active", "waiting", "failed", "completed", "cancelled")
@@ -210,6 +223,8 @@ class JobRow:
     key: str | None = None
     error_type: str = ""
     message: str = ""
+    #: The arguments in one line, cut; "" if none are stored.
+    arguments: str = ""
     progress: Shown | None = None
     cancel_requested: bool = False
 
@@ -325,8 +340,10 @@ async def _next_run(storage: Storage, name: str) -> int | None:
     return None if tick is None or tick.run is not None else tick.run_at
 
 
-def job_row(source: Source, queue: str, id: str, slot: Slot, state: State) -> JobRow:
-    """Return the part of an id that a listing of `state` is about."""
+def job_row(
+    source: Source, queue: str, id: str, slot: Slot, state: State, most: int = MAX_ARGUMENTS
+) -> JobRow:
+    """Return the part of an id that a listing of `state` is about, with up to `most` letters of arguments."""
     job, successor, outcome = slot.current, slot.successor, slot.outcome
     if state == "blocked" and successor is not None:
         return JobRow(
@@ -335,6 +352,7 @@ def job_row(source: Source, queue: str, id: str, slot: Slot, state: State) -> Jo
             run_at=successor.run_at if successor.creates else None,
             priority=successor.data.priority,
             key=successor.data.key,
+            arguments=arguments_text(source, queue, successor.data if successor.creates else None, most),
         )
     if state in ("completed", "failed", "cancelled") and outcome is not None:
         return JobRow(
@@ -346,6 +364,7 @@ def job_row(source: Source, queue: str, id: str, slot: Slot, state: State) -> Jo
             holder=outcome.holder,
             error_type=outcome.error.type if outcome.error else "",
             message=hidden_message(source, queue, outcome.error),
+            arguments=arguments_text(source, queue, outcome.data, most),
         )
     if job is None:
         return JobRow(id)
@@ -361,6 +380,7 @@ def job_row(source: Source, queue: str, id: str, slot: Slot, state: State) -> Jo
         key=job.data.key,
         error_type=job.error.type if job.error else "",
         message=hidden_message(source, queue, job.error),
+        arguments=arguments_text(source, queue, job.data, most),
         progress=source.show_json(queue, "progress", run.progress) if run and run.progress else None,
         cancel_requested=run is not None and run.cancel_requested,
     )

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from datetime import UTC, datetime
 from functools import cached_property
 from time import monotonic
 from typing import Any, Final, Literal, TypeVar, cast
@@ -164,6 +165,15 @@ def to_shown(value: Any, most: int = MAX_CHARACTERS) -> Shown:
     else:
         text, kind = _json_text(value), "json"
     return Shown(text[:most], cast("Literal['json', 'bytes']", kind), len(text) > most)
+
+
+def iso(ms: int) -> str:
+    """Return a time in ms since the epoch as ISO 8601 text in UTC."""
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def share(count: int) -> int:
