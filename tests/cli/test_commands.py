@@ -183,6 +183,68 @@ def test_without_a_terminal_tables_are_not_cut(shell: Shell) -> None:
     assert id in shell.type("list", "q").stdout
 
 
+@pytest.fixture
+def mixed(shell: Shell) -> Shell:
+    """Return a shell with a failed, a cancelled, a waiting and three scheduled jobs."""
+    shell.type("enqueue", "q", '{"to": "ada"}', "--id", "broken")
+    in_storage(shell, fail("broken"))
+    shell.type("enqueue", "q", '{"to": "bob"}', "--id", "dropped")
+    shell.type("cancel", "q", "dropped")
+    shell.type("enqueue", "q", '{"to": "Ada"}', "--id", "due", "--key", "vip")
+    for hour in (1, 2, 3):
+        shell.type("enqueue", "q", "{}", "--id", f"in-{hour}", "--delay", f"{hour}h")
+    return shell
+
+
+def listed(shell: Shell, *words: str) -> list[str]:
+    return sorted(job["id"] for job in shell.json("list", "q", *words)["jobs"])
+
+
+def test_all_states_are_listed(mixed: Shell) -> None:
+    everything = ["broken", "dropped", "due", "in-1", "in-2", "in-3"]
+    found, words = [], list[str]()
+    while True:
+        page = mixed.json("list", "q", "--state", "all", "--limit", "2", *words)
+        found += [job["id"] for job in page["jobs"]]
+        if page["after"] is None:
+            break
+        words = ["--after", page["after"]]
+    lines = mixed.type("list", "q", "--state", "all", "--format", "lines").stdout.splitlines()
+
+    assert everything == sorted(found)
+    assert {"failed", "cancelled", "waiting"} == {line.split("\t")[1] for line in lines}
+    assert 2 == mixed.type("list", "q", "--state", "all", "--after", "5").exit_code
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("--since", "1h"), ["due", "in-1", "in-2", "in-3"]),
+        (("--since", "2999-01-01T00:00:00Z"), []),
+        (("--until", "0s"), ["due"]),
+        (("--until", "2000-01-01T00:00:00+01:00", "--state", "all"), []),
+        (("--since", "1h", "--until", "0s", "--state", "all"), ["broken", "dropped", "due"]),
+        (("--match", "ADA"), ["due"]),
+        (("--match", "vip"), ["due"]),
+        (("--match", "in-"), ["in-1", "in-2", "in-3"]),
+        (("--match", "in-", "--limit", "2"), 2),
+        (("--match", "VALUEERROR: bad", "--state", "failed"), ["broken"]),
+        (("--match", "elephant", "--state", "all"), []),
+    ],
+)
+def test_a_listing_is_filtered(mixed: Shell, words: tuple[str, ...], found: list[str] | int) -> None:
+    names = listed(mixed, *words)
+
+    assert found == (len(names) if isinstance(found, int) else names)
+
+
+def test_a_filtered_listing_goes_on_after_its_limit(mixed: Shell) -> None:
+    first = mixed.json("list", "q", "--match", "in-", "--limit", "2")
+    rest = mixed.json("list", "q", "--match", "in-", "--after", first["after"])
+
+    assert ["in-1", "in-2", "in-3"] == sorted(job["id"] for job in [*first["jobs"], *rest["jobs"]])
+
+
 def test_control_characters_are_escaped(shell: Shell) -> None:
     shell.type("enqueue", "q", '"\\u001b[2J"', "--id", "a\x1b[31m\u202e[red]b")
     in_storage(shell, fail("a\x1b[31m\u202e[red]b"))

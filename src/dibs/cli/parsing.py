@@ -41,11 +41,15 @@ def delay_ms(seconds: float | None) -> int | None:
 
 
 def parse_moment(text: str, name: str) -> datetime:
-    """Return an ISO 8601 time, which must have a time zone."""
+    """Return an ISO 8601 time, which must have a time zone. Raises UsageError, Refused."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(f"{name} is {text!r}; write a time as 2030-01-31T09:00:00+01:00") from None
+    if moment.tzinfo is None:
+        raise UsageError(
+            f"{name} is {text!r}, which has no time zone; append one, as in {text}+01:00 or {text}Z"
+        )
     epoch_ms(name, moment)
     return moment
 
