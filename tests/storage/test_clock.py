@@ -182,7 +182,7 @@ async def test_redis_forgets_the_lead_with_the_highest_time(redis_server: RedisS
     at = await use_ahead(redis_server.url, queue, HOUR)
     async with open_storage(redis_server.url) as storage, Redis.from_url(redis_server.url) as redis:
         ahead = await read_now(storage, queue)
-        await redis.hdel(f"dibs:{{{queue}}}:meta", "now", "lead")
+        await redis.hdel(f"dibs:{{{queue}}}:meta", "time")
         now = await read_now(storage, queue)
 
     assert now < at <= ahead

@@ -141,14 +141,9 @@ async def test_a_storage_without_the_verb_has_no_such_capability() -> None:
 
 #: Bugs of blocking claims of several queues: the file of Lua, the line, and its replacement.
 BLOCKING_BUGS = {
-    "an enqueue releases no group": (
-        "include/single_enqueue",
-        "          release_groups(known[5], now, prefix)\n",
-        "",
-    ),
     "a change releases no group": (
         "include/commit",
-        "    if queue.groups then release_groups(queue.groups, queue.now, queue.prefix) end\n",
+        "    if groups then release_groups(groups, queue.now, queue.prefix) end\n",
         "",
     ),
     "wake_claim knows one queue": ("wake_claim", ", ARGV[2]}", "}"),
@@ -158,11 +153,10 @@ BLOCKING_BUGS = {
         "elseif left == 0 then\n    release_group(group, prefix)",
         "elseif left == 0 then",
     ),
-    # The kit claims few jobs, so its claims are those of single_claim.lua, not of commit.lua.
     "a full claim releases no other": (
-        "include/single_claim",
-        "      release_groups(known[6], now, prefix)\n",
-        "",
+        "include/commit",
+        "queue.work_changed or (queue.limit_reached and has_waiting(queue))",
+        "queue.work_changed",
     ),
 }
 

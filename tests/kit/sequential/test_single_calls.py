@@ -1,4 +1,4 @@
-"""Storages with planted bugs in the fast paths of single calls, which the probes must find."""
+"""Storages with planted bugs in calls for one job, which the probes must find."""
 
 from __future__ import annotations
 
@@ -68,67 +68,47 @@ class WithoutKeys(Wrapped):
 #: Bugs of Redis: the file of Lua, the line, and its replacement.
 LUA_BUGS = {
     "a busy id gets a second job": (
-        "include/single_enqueue",
-        " and call('HEXISTS', prefix .. 'active', id) == 0 then",
-        " then",
+        "include/enqueue_requests",
+        "not waiting[id] and not active[id] then",
+        "not waiting[id] then",
     ),
     "a waiting id gets a second entry": (
-        "include/single_enqueue",
-        "if call('HSETNX', waiting, id, text) == 1 then",
-        "if call('HSET', waiting, id, text) then",
+        "include/enqueue_requests",
+        "not waiting[id] and not active[id] then",
+        "not active[id] then",
     ),
     "a paused queue is claimed": (
-        "include/single_claim",
-        "    or known[7] == '1' or max_active",
-        "    or max_active",
+        "include/claim_step",
+        "  if queue.paused then return claim_reply(queue, 'claimed', {}) end\n",
+        "",
     ),
-    "a full queue is claimed": (
-        "include/single_claim",
-        "or max_active and max_active ~= '' or rate and",
-        "or rate and",
-    ),
-    "a stale entry is claimed as another job": (
-        "include/single_claim",
-        "local entries = call('LRANGE', due, 0, limit - 1)",
-        "local entries = call('LRANGE', due, -limit, -1)",
-    ),
+    "a full queue is claimed": ("include/claim_step", "  if queue.max_active then", "  if false then"),
     "an ended lease takes a job": (
-        "include/single_claim",
-        "dropped ~= 0 or now >= expires_at",
-        "dropped ~= 0",
-    ),
-    "a claim behind an end takes nothing": (
-        "include/single_settle",
-        " or redis.call('EXISTS', prefix .. 'priorities') == 1 then",
-        " then",
-    ),
-    "an ended lease claims behind an end": (
-        "include/single_settle",
-        "return dropped == 0 and now < expires_at",
-        "return dropped == 0",
+        "include/leases",
+        "not found.dropped and queue.now < found.expires_at and",
+        "not found.dropped and",
     ),
     "an end in a full queue wakes nobody": (
-        "include/single_settle",
-        " or max_active and max_active ~= '' or rate",
-        " or rate",
+        "include/complete_claimed",
+        "    if queue.max_active then queue.work_changed = true end\n",
+        "",
     ),
     "an end keeps its result from the log": (
-        "include/single_settle",
-        "    or log_results and log_results ~= '0' then",
-        "    then",
+        "include/complete_claimed",
+        "keeps_data or queue.log_results > 0",
+        "keeps_data",
     ),
-    "two priorities are one": ("include/single_claim", "#priorities ~= 1", "#priorities == 0"),
-    "any holder ends a run": ("include/single_settle", " or sub(text, 2, 9) ~= fence then", " then"),
-    "an end loses the blocked job": (
-        "include/single_settle",
-        "or call('HEXISTS', prefix .. 'successors', id) == 1\n    or",
-        "or",
+    "any holder ends a run": (
+        "include/complete_claimed",
+        " or sub(settlement, 1, 8) ~= group.packed_fence",
+        "",
     ),
-    "an end loses the result": ("include/single_settle", " .. head .. (result or '')", " .. head"),
+    "an end loses the blocked job": ("include/complete_claimed", " or successors[id] then", " then"),
+    "an end loses the result": ("include/complete_claimed", ".. head .. result or", ".. head or"),
     "an end has no number": (
-        "include/single_settle",
-        "'number', last, 'ended', last,",
-        "'number', last,",
+        "include/commit",
+        "  if #queue.ended_ids > 0 then queue.ended = next_number(queue) end\n",
+        "",
     ),
 }
 

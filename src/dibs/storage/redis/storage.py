@@ -556,7 +556,7 @@ class RedisStorage(RedisSession):
         known = []
         for name in sorted(raw.decode() for raw in names):
             key = self._queue_prefix(name) + "meta"
-            number, *values = await self._run_command(key, "HMGET", key, "number", *codec.SETTINGS)
+            number, *values = await self._run_command(key, "HMGET", key, "numbers", *codec.SETTINGS)
             if number is not None:
                 known.append(QueueInfo(name, self._decode(name, codec.decode_settings, values)))
         return known

@@ -95,6 +95,33 @@ async def test_updates_without_claims_do_not_grow_the_list(
     assert redis_server.execute("LLEN", f"{prefix}:{{q}}:due:0") <= 2 * 1000 + 1000
 
 
+async def test_a_list_of_stale_entries_gets_no_more(storage: RedisStorage, prefix: str) -> None:
+    start = f"{prefix}:{{q}}:"
+    await storage.enqueue("q", [request("live")])
+    for first in range(0, 1010, 101):
+        ids = [f"{n}" for n in range(first, first + 101)]
+        await storage.enqueue("q", [request(id) for id in ids])
+        await storage.cancel("q", ids)
+    length = await storage._run_command(start, "LLEN", start + "due:0")
+    await storage.enqueue("q", [request("new")])
+
+    assert length == await storage._run_command(start, "LLEN", start + "due:0")
+    assert 1 == await storage._run_command(start, "ZCARD", start + "line:0")
+    assert ["live", "new"] == await everything(storage)
+
+
+async def test_a_claim_that_reaches_its_limit_releases_the_next_blocking_claim(
+    storage: RedisStorage, redis_server: RedisServer, prefix: str
+) -> None:
+    lease = (await storage.grant(["q"], 60_000, "me")).lease
+    await storage.enqueue("q", [request("a"), request("b")])
+    await storage.claim_blocking("q", lease, 1, claim_id="a", timeout=5.0)
+    assert 1 == redis_server.execute("LLEN", f"{prefix}:{{q}}:claim_tokens")
+
+    assert 1 == len((await storage.claim_blocking("q", lease, 1, claim_id="b", timeout=5.0)).jobs)
+    assert 0 == redis_server.execute("LLEN", f"{prefix}:{{q}}:claim_tokens")
+
+
 async def test_a_claim_of_thousands_is_made_in_steps(storage: RedisStorage) -> None:
     for start in range(0, 2500, 500):
         await storage.enqueue("q", [request(f"{start + i:05}") for i in range(500)])

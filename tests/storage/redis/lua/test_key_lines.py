@@ -21,6 +21,9 @@ from dibs_conformance.servers import RedisServer
 
 DAY: Final = 86_400_000
 #: The prefix of the keys of the queue `q`.
+#: Reads `keyed` of the field `numbers`, as lua/include/queue.lua writes it.
+READ_KEYED = "return string.byte(redis.call('HGET', KEYS[1], 'numbers'), 40)"
+KEYED_BEFORE = 2
 Q: Final = "{prefix}:{{q}}:"
 
 
@@ -86,7 +89,7 @@ async def test_a_drained_queue_leaves_no_key_of_its_lines(
     assert sorted(done) == sorted([*(str(n) for n in range(20) if n != 7), "x"])
     assert not {name for name in kinds() if name.partition(":")[0] in ("line", "heads", "runs", "due")}
     assert not kinds() & {"opening", "reopening", "later", "key_priorities", "clocks"}
-    assert "0" == redis_server.execute("HGET", Q.format(prefix=prefix) + "meta", "keyed")
+    assert KEYED_BEFORE == redis_server.execute("EVAL", READ_KEYED, 1, Q.format(prefix=prefix) + "meta")
 
 
 async def test_a_change_of_a_rate_opens_many_closed_keys_in_order(storage: RedisStorage, lease: str) -> None:

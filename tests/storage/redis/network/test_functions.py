@@ -95,7 +95,7 @@ async def test_two_versions_use_a_server_at_the_same_time(
         ours, read = scripts.library_name(), scripts._read_lua
         with monkeypatch.context() as patch:
             patch.setattr(scripts, "_read_lua", lambda name: f"{read(name)}\nlocal newer = 1\n"
-                          if name == "include/digits" else read(name))  # fmt: skip
+                          if name == "include/leases" else read(name))  # fmt: skip
             for name in ("library_name", "library_text"):
                 patch.setattr(scripts, name, cache(getattr(scripts, name).__wrapped__))
             assert "done" == await run_job(storage, "b")

@@ -114,7 +114,7 @@ async def test_an_error_of_the_first_step_says_that_no_queue_was_changed(
 ) -> None:
     lease = await begin(storage, QUEUES[:2])
     await enqueue(storage, "q1", "a")
-    redis_server.execute("HSET", f"{prefix}:{{q0}}:meta", "number", "bad")
+    redis_server.execute("HSET", f"{prefix}:{{q0}}:meta", "numbers", "bad")
 
     with pytest.raises(StorageDamaged, match="q0"):
         await storage.serve([QueueStep("q0", limit=1), QueueStep("q1", limit=1)], lease)
@@ -129,7 +129,7 @@ async def test_an_error_of_a_later_step_leaves_the_outcome_unknown(
     lease = await begin(storage, queues)
     for queue in queues:
         await enqueue(storage, queue, "a")
-    redis_server.execute("HSET", f"{prefix}:{{q1}}:meta", "number", "bad")
+    redis_server.execute("HSET", f"{prefix}:{{q1}}:meta", "numbers", "bad")
 
     with pytest.raises(OutcomeUnknown, match="q1"):
         await storage.serve([QueueStep(queue, limit=1) for queue in queues], lease)
@@ -275,7 +275,7 @@ async def test_a_damaged_queue_stops_no_other_queue_of_the_group(
     claims = await many(QUEUES[:3])
     for queue in QUEUES[:3]:
         await enqueue(claims.storage, queue, "a")
-    redis_server.execute("HSET", f"{prefix}:{{q1}}:meta", "number", "bad")
+    redis_server.execute("HSET", f"{prefix}:{{q1}}:meta", "numbers", "bad")
 
     assert await claims.claim(limit=10) == {"q0": ["a"], "q2": ["a"]}
     with pytest.raises(StorageDamaged, match="q1"):

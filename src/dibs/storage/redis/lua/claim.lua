@@ -7,13 +7,6 @@
 -- Returns  {status, now, next_due or '', token, {id, record, …}}; status is 'claimed', 'lost' (the lease), or
 --          'incomplete' if the search gave up at stale entries and the caller should claim again
 
--- @include single_claim
-
-if ARGV[1] == '' and tonumber(ARGV[3]) <= MOST_SINGLE then
-  local reply = claim_few(KEYS[1], ARGV[2], tonumber(ARGV[3]))
-  if reply then return reply end
-end
-
 -- @include claim_step
 -- @include commit
 

@@ -9,18 +9,6 @@
 -- Returns  {1, prefix, reply of storage/redis/lua/claim.lua, prefix, reply, ...}. Only a changed queue, or one with waiting
 --          jobs, has a reply. {0} if no queue has changed and the group has too many queues to look at all of them
 
--- @include single_claim
-
--- Fast path: the group has one changed queue.
-if #KEYS == 1 and ARGV[1] == '' and tonumber(ARGV[3]) <= MOST_SINGLE then
-  local changed = redis.call('SRANDMEMBER', KEYS[1] .. ':woken', 2)
-  local reply = #changed == 1 and claim_few(changed[1], ARGV[2], tonumber(ARGV[3]))
-  if reply then
-    redis.call('SREM', KEYS[1] .. ':woken', changed[1])
-    return {1, changed[1], reply}
-  end
-end
-
 -- @include claim_step
 -- @include each_queue
 

@@ -27,6 +27,8 @@ for i, name in ipairs(names) do
   end
 end
 if paused == nil and not others then return before end
+queue.configured = false
+for i in ipairs(names) do queue.configured = queue.configured or (after[i] or known[i]) ~= known[i] end
 if after[4] == 'all' then queue.log_level = 'all' end
 if paused ~= nil then log_change(queue, paused and 'paused' or 'resumed', '') end
 if others then log_change(queue, 'configured', '') end

@@ -22,7 +22,7 @@ local function count_live(queue, later)
   if queue.keyed then scheduled = scheduled + call('ZCOUNT', prefix .. 'later', later, '+inf') end
   local waiting = call('HLEN', prefix .. 'waiting')
   -- The record of a damaged job that was forgotten may not have said whether it was retrying.
-  local retrying = math.max(0, math.min(waiting, tonumber(call('HGET', prefix .. 'meta', 'retrying') or 0)))
+  local retrying = math.max(0, math.min(waiting, queue.retrying))
   return waiting, scheduled, retrying, call('HLEN', prefix .. 'active'), call('SCARD', prefix .. 'away'),
     call('HLEN', prefix .. 'successors')
 end

@@ -11,7 +11,6 @@
 --          first     number of the first job if all jobs are new, each later job has the next number; else ''
 --          first_ids for each answer that repeats a request key, the id of the first request with that key
 
--- @include single_enqueue
 -- @include enqueue_requests
 
-return enqueue_single() or enqueue_requests(0)
+return enqueue_requests(0)

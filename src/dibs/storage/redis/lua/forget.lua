@@ -71,7 +71,7 @@ end
 
 -- Remove an active id from the runs of each key. A damaged record does not say its key.
 local function remove_from_runs(id)
-  if not call('HGET', queue.prefix .. 'meta', 'keyed') then return end
+  if not queue.had_keys then return end
   local cursor = '0'
   repeat
     local found = call('SCAN', cursor, 'MATCH', queue.prefix .. 'runs:*', 'COUNT', 1000)

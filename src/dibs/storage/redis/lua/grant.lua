@@ -16,7 +16,7 @@
 return each_queue(tonumber(ARGV[2]), function(prefix)
   local queue = open_queue(prefix, ARGV[1])
   local expires_at = queue.now + tonumber(ARGV[4])
-  if not queue.secret then plan(queue, 'hash', 'meta', 'secret', ARGV[6]) end
+  if call('HEXISTS', prefix .. 'meta', 'secret') == 0 then plan(queue, 'hash', 'meta', 'secret', ARGV[6]) end
   write_lease(queue, ARGV[3], expires_at, false, ARGV[5])
   commit(true)
   return {decimal(queue.now), decimal(expires_at), decimal(queue.lead)}

@@ -18,7 +18,7 @@ call('DEL', KEYS[1] .. 'nothing')
 for _, prefix in ipairs(KEYS) do
   local queue = open_queue(prefix, ARGV[1])
   local joined, is_member = {ARGV[2] .. ' ' .. decimal(queue.now + tonumber(ARGV[3]))}, false
-  for key, ends_at in string.gmatch(queue.groups or '', '(%S+) (%d+)') do
+  for key, ends_at in string.gmatch(call('HGET', prefix .. 'meta', 'groups') or '', '(%S+) (%d+)') do
     local alive = tonumber(ends_at) > queue.now
     is_member = is_member or key == ARGV[2] and alive
     if alive and key ~= ARGV[2] and #joined < MAX_GROUPS then joined[#joined + 1] = key .. ' ' .. ends_at end

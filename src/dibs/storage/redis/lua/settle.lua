@@ -9,13 +9,6 @@
 -- ARGV[4…] id, settlement, id, settlement, ..., then the follow-ups (storage/redis/lua/include/settle_one.lua)
 -- Returns  packed answers (storage/redis/lua/include/settle_one.lua)
 
--- @include single_settle
-
-if #ARGV == 5 and ARGV[1] == '' then
-  local answer = complete_one(KEYS[1], nil, ARGV[4], ARGV[5])
-  if answer then return answer end
-end
-
 -- @include settle_run
 -- @include commit
 

@@ -9,13 +9,6 @@
 -- ARGV[6…] as ARGV[4…] of storage/redis/lua/settle.lua
 -- Returns  {reply of storage/redis/lua/settle.lua, reply of storage/redis/lua/claim.lua}
 
--- @include single_settle
-
-if #ARGV == 7 and ARGV[1] == '' then
-  local answer, claimed = complete_one(KEYS[1], ARGV[4], ARGV[6], ARGV[7])
-  if answer then return {answer, claimed} end
-end
-
 -- @include settle_run
 -- @include claim_step
 

@@ -11,6 +11,7 @@
 -- @include each_queue
 
 local watch = ARGV[3]
+local is_by_id = watch == 'ids' or watch == 'progress'
 
 -- Return the next due time of a queue, or nil, and 1 if a job is due, else 0.
 local function read_due(queue)
@@ -38,7 +39,7 @@ local function read_state(queue)
   if watch == 'progress' then reported = call('HGET', queue.prefix .. 'meta', 'reported') end
   return {
     decimal(queue.now), decimal(queue.work), decimal(queue.ended), last and last[1] or '', due and decimal(due) or '',
-    has_due or 0, reported or '0', queue.secret or '',
+    has_due or 0, reported or '0', is_by_id and call('HGET', queue.prefix .. 'meta', 'secret') or '',
   }
 end
 

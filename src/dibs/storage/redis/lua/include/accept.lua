@@ -73,11 +73,26 @@ local function add_to_successor(queue, request, number)
   return STATUS_BLOCKED, found, successor.first
 end
 
-local function enqueue_new(queue, request, number)
-  local job = new_job(request, queue.now, number)
+-- Add a new job that is due now, without a key, to the list of its priority. Return its number.
+local function add_listed(queue, id, priority, data)
+  local number, new_records = next_number(queue), queue.new_records
+  local text, n = listed_record(priority, number, queue.now, data), #new_records
+  new_records[n + 1], new_records[n + 2], queue.fields.waiting[id] = id, text, text
+  local entries = queue.list_entries[priority] or new_entries(queue, priority)
+  entries[#entries + 1] = sub(text, 4, 11) .. id
+  if queue.log_level == 'all' then log_change(queue, 'queued', id, sub(text, 1, LISTED_HEAD)) end
+  return number
+end
+
+local function enqueue_new(queue, request)
+  if request.run_at == queue.now and band(string.byte(request.data), HAS_KEY) == 0
+    and list_takes_more(queue, request.priority) then
+    return add_listed(queue, request.id, request.priority, request.data)
+  end
+  local job = new_job(request, queue.now, next_number(queue))
   add_to_order(queue, job, true)
   log_change(queue, 'queued', job.id, encode_head(job))
-  return STATUS_QUEUED, FOUND_NOTHING, number
+  return job.seq
 end
 
 local read_head = guarded('job', function(id, text)
@@ -111,14 +126,15 @@ local function accept(queue, request)
     request.replaces, request.resets, request.rule = true, true, ALWAYS
   end
   if not (request.creates or waiting or active) then return STATUS_ABSENT, FOUND_NOTHING, 0, 0 end
-  local number = next_number(queue)
-  local status, found, first
+  if not waiting and not active then
+    local number = enqueue_new(queue, request)
+    return STATUS_QUEUED, FOUND_NOTHING, number, number
+  end
+  local number, status, found, first = next_number(queue), nil, nil, nil
   if waiting then
     status, found, first = update_waiting(queue, parse_job(request.id, waiting), request, number)
-  elseif active then
-    status, found, first = add_to_successor(queue, request, number)
   else
-    status, found, first = enqueue_new(queue, request, number)
+    status, found, first = add_to_successor(queue, request, number)
   end
   return status, found, first, number
 end

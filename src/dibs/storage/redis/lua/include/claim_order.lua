@@ -9,6 +9,7 @@
 
 -- @include queue
 -- @include key_lines
+-- @include hash_encoding
 
 local function order_entry(job)
   return pack('>I8', job.seq) .. job.id
@@ -40,22 +41,28 @@ local function list_takes_more(queue, priority)
   return takes_more
 end
 
+-- Return the table for the new entries of a list; `write_order` counts them.
+local function new_entries(queue, priority)
+  local entries = {}
+  queue.list_entries[priority], queue.work_changed = entries, true
+  count_listed(queue, priority, 0)
+  return entries
+end
+
 -- Add a waiting job to the claim order, and store its record. `fresh` is true if its seq is the newest of the queue.
 local function add_to_order(queue, job, fresh)
   if band(string.byte(job.data), HAS_KEY) ~= 0 then return limits.add(queue, job) end
   local priority = job.priority
   job.listed = fresh and job.run_at == queue.now and list_takes_more(queue, priority)
   if job.listed then
-    local entries = queue.list_entries[priority] or {}
-    queue.list_entries[priority] = entries
+    local entries = queue.list_entries[priority] or new_entries(queue, priority)
     entries[#entries + 1] = order_entry(job)
-    count_listed(queue, priority, 1)
   else
     plan(queue, 'zset', 'line:' .. priority, order_entry(job), decimal(job.run_at))
     count_listed(queue, priority, 0)
+    queue.work_changed = true
   end
   set_waiting(queue, job.id, encode_job(job))
-  queue.work_changed = true
 end
 
 -- Remove a waiting job from the claim order. The caller stores or removes its record.
@@ -80,7 +87,13 @@ local function write_order(queue)
     if count > 0 then call('LTRIM', queue.prefix .. 'due:' .. priority, count, -1) end
   end
   for priority, entries in pairs(queue.list_entries) do
-    send_chunked('RPUSH', queue.prefix .. 'due:' .. priority, entries)
+    count_listed(queue, priority, #entries)
+    local length = send_chunked('RPUSH', queue.prefix .. 'due:' .. priority, entries)
+    -- As many jobs have come into the hash `waiting`.
+    if length >= LONG_HASH and length - #entries < LONG_HASH then
+      call('HSET', queue.prefix .. 'waiting', '', PADDING)
+      call('HDEL', queue.prefix .. 'waiting', '')
+    end
   end
   for priority, count in pairs(queue.listed_counts) do
     if call('HINCRBY', queue.prefix .. 'priorities', priority, count) <= 0 then

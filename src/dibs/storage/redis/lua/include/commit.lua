@@ -3,7 +3,6 @@
 -- @include claim_order
 -- @include event_log
 -- @include groups
--- @include hash_encoding
 
 local function check_plan()
   for _, queue in pairs(opened) do
@@ -26,13 +25,7 @@ local function write_batches(queue, removes)
 end
 
 local function write_new_records(queue)
-  local key, count = queue.prefix .. 'waiting', #queue.new_records / 2
-  if count == 0 then return end
-  local before = call('HLEN', key)
-  local gets_long = before < LONG_HASH and before + count >= LONG_HASH
-  if gets_long then call('HSET', key, '', PADDING) end
-  send_chunked('HSET', key, queue.new_records)
-  if gets_long then call('HDEL', key, '') end
+  if #queue.new_records > 0 then send_chunked('HSET', queue.prefix .. 'waiting', queue.new_records) end
 end
 
 -- Remove members first, because that frees memory for the additions.
@@ -73,33 +66,40 @@ local function has_waiting(queue)
   return queue.keyed or call('EXISTS', queue.prefix .. 'priorities') == 1
 end
 
--- Write the incarnation that this step begins, and remove the fields of earlier server processes.
-local function write_incarnation(queue)
-  for _, field in ipairs(call('HKEYS', queue.prefix .. 'meta')) do
-    if string.find(field, '^@engine ') then call('HDEL', queue.prefix .. 'meta', field) end
-  end
-  call('HSET', queue.prefix .. 'meta', PROCESS, decimal(queue.ahead))
-  call('HSET', queue.incarnation.key, 'id', queue.incarnation.id, 'ahead', decimal(queue.ahead))
+-- Take the numbers of a step: first that of its entry in the log.
+local function take_numbers(queue)
+  if #queue.events > 0 then number_log(queue) end
+  if queue.work_changed then queue.work = next_number(queue) end
+  queue.ended_before = queue.ended
+  if #queue.ended_ids > 0 then queue.ended = next_number(queue) end
 end
 
--- PUBLISH by pcall, here and elsewhere: a message is a hint, and the step is written. If an operator takes the right to
--- publish away, an error would tell the caller that nothing has happened.
-local function write_meta(queue)
-  if queue.work_changed then queue.work = next_number(queue) end
-  local ended = queue.ended
-  if #queue.ended_ids > 0 then queue.ended = next_number(queue) end
-  call('HSET', queue.prefix .. 'meta', 'now', decimal(queue.now), 'number', decimal(queue.number),
-    'work', decimal(queue.work), 'ended', decimal(queue.ended),
-    'log_size', decimal(queue.log_size), 'trimmed', decimal(queue.trimmed))
-  if queue.retrying ~= 0 then call('HINCRBY', queue.prefix .. 'meta', 'retrying', queue.retrying) end
-  if queue.incarnation then write_incarnation(queue) end
+-- Write what a step of one queue adds to its plan. Its state is written first: on a full server, this is the refused write.
+local function write_rest(queue)
+  write_order(queue)
+  if queue.touched then
+    limits.write(queue)
+    if queue.work_changed and queue.work <= queue.work_before then queue.work = next_number(queue) end
+  end
+  write_kept_counts(queue)
+  if #queue.events > 0 then write_log(queue) end
+  if queue.touched or queue.log_trimmed then write_state(queue) end
+  if queue.incarnation then
+    call('HSET', queue.incarnation.key, 'id', queue.incarnation.id, 'ahead', decimal(queue.ahead))
+  end
+end
+
+-- Send the messages about a step. PUBLISH by pcall, here and elsewhere: a message is a hint, and the step is written. If an
+-- operator takes the right to publish away, an error would tell the caller that nothing has happened.
+local function publish(queue)
   if queue.work_changed then redis.pcall('PUBLISH', queue.prefix .. '@database:work', decimal(queue.work)) end
   if queue.work_changed or (queue.limit_reached and has_waiting(queue)) then
     release_blocking_claim(queue)
-    if queue.groups then release_groups(queue.groups, queue.now, queue.prefix) end
+    local groups = call('HGET', queue.prefix .. 'meta', 'groups')
+    if groups then release_groups(groups, queue.now, queue.prefix) end
   end
-  if #queue.ended_ids > 0 then publish_ended(queue, ended) end
-  if queue.log_written then redis.pcall('PUBLISH', queue.prefix .. '@database:told', '') end
+  if #queue.ended_ids > 0 then publish_ended(queue, queue.ended_before) end
+  if #queue.events > 0 then redis.pcall('PUBLISH', queue.prefix .. '@database:told', '') end
 end
 
 -- Write the plan, and forget the opened queues, so that the script may begin a second step. A Redis at maxmemory
@@ -108,18 +108,16 @@ end
 -- settlements, returns and renewals, and it refuses each enqueue as a whole.
 local function commit(even_if_full)
   check_plan()
-  if even_if_full then
-    call('DEL', KEYS[1] .. 'nothing')
-  else
-    call('HSET', KEYS[1] .. 'meta', 'now', decimal(opened[KEYS[1]].now))
+  if even_if_full then call('DEL', KEYS[1] .. 'nothing') end
+  for _, queue in pairs(opened) do
+    queue.work_before = queue.work
+    take_numbers(queue)
+    write_state(queue)
   end
   write_plan()
   for _, queue in pairs(opened) do
-    write_order(queue)
-    if queue.touched then limits.write(queue) end
-    write_kept_counts(queue)
-    write_log(queue)
-    write_meta(queue)
+    write_rest(queue)
+    publish(queue)
   end
   opened = {}
 end

@@ -3,39 +3,14 @@
 -- @include commit
 -- @include accept
 
--- Fast path: new jobs that are due now, without parsing the request. It takes a third of the time of accept.lua and writes the
--- same bytes; tests/storage/redis/lua/test_claim_order.py compares the two.
---
--- Return a function that enqueues new jobs of this priority without a key; false if all of them need the general path.
--- `flags` are the flags of their data. The function takes an id and the data after its flags. It returns the number of the
--- job, or nil if the id is known. The caller must prefetch `waiting` and `active` for the ids.
-local function fast_enqueuer(queue, priority, flags)
-  if queue.log_level == 'all' or not list_takes_more(queue, priority) then return false end
-  local waiting, active, new_records = queue.fields.waiting, queue.fields.active, queue.new_records
-  local before_seq, after_seq = listed_parts(priority, queue.now)
-  local entries, listed_counts = queue.list_entries[priority] or {}, queue.listed_counts
-  queue.list_entries[priority] = entries
-  return function(id, data)
-    if waiting[id] or active[id] then return nil end
-    local number = next_number(queue)
-    local seq, n = pack('>I8', number), #new_records
-    local text = before_seq .. seq .. after_seq .. flags .. data
-    waiting[id], new_records[n + 1], new_records[n + 2] = text, id, text
-    entries[#entries + 1] = seq .. id
-    listed_counts[priority], queue.work_changed = (listed_counts[priority] or 0) + 1, true
-    return number
-  end
-end
-
 -- The bytes of a request before its request key and its data.
 local HEAD_SIZE = 13
 
--- Return the function for requests that begin with `start`, the head of a request and the flags of its data; false for
--- requests that set more than a priority and data without a key.
-local function enqueuer_of(queue, start)
+-- Return the priority of requests that begin with `start`, the head of a request and the flags of its data, if each of them is a
+-- job without a key that is due now, and no outcome or request key decides about it; else false.
+local function plain_priority(start)
   local mode, time, priority, _, key_size, flags = unpack_from('>BBhI8BB', start)
-  return band(mode, 67) == 0 and time == 0 and key_size == 0 and band(flags, HAS_KEY) == 0
-    and fast_enqueuer(queue, priority, sub(start, -1))
+  return band(mode, 67) == 0 and time == 0 and key_size == 0 and band(flags, HAS_KEY) == 0 and priority
 end
 
 -- Return the request key of a packed request, nil if it has none. The key follows the head.
@@ -74,24 +49,27 @@ local function enqueue_requests(skipped, store_batch)
   prefetch(queue, 'waiting', ids)
   prefetch(queue, 'active', ids)
 
-  -- The results of `enqueuer_of`.
-  local fast_enqueuers = {}
+  -- The results of `plain_priority`, by start.
+  local priorities, waiting, active = {}, queue.fields.waiting, queue.fields.active
 
-  -- Fast path: return the number of a new job; nil or false if the general path must decide.
-  local function fast_new(i)
-    local text = args[2 * i + before]
+  -- Return the number of a new job without parsing its request; nil if `accept` must decide.
+  local function enqueue_plain(i)
+    local id, text = ids[i], args[2 * i + before]
     local start = sub(text, 1, HEAD_SIZE + 1)
-    local enqueue = fast_enqueuers[start]
-    if enqueue == nil then
-      enqueue = enqueuer_of(queue, start)
-      fast_enqueuers[start] = enqueue
+    local priority = priorities[start]
+    if priority == nil then
+      priority = plain_priority(start)
+      priority = priority and list_takes_more(queue, priority) and priority
+      priorities[start] = priority
     end
-    return enqueue and enqueue(ids[i], sub(text, HEAD_SIZE + 2))
+    if priority and not waiting[id] and not active[id] then
+      return add_listed(queue, id, priority, sub(text, HEAD_SIZE + 1))
+    end
   end
 
   -- Most calls end here: all jobs are new.
   for i = 1, #ids do
-    local number = fast_new(i)
+    local number = enqueue_plain(i)
     if not number then break end
     answers[i] = number
   end
@@ -121,10 +99,10 @@ local function enqueue_requests(skipped, store_batch)
     return answer
   end
 
-  -- The answer of the fast path is the number of a new job; any other answer is a packed string.
+  -- The answer of enqueue_plain is the number of a new job; any other answer is a packed string.
   local all_new = true
   for i = 1, #ids do
-    local answer = answers[i] or fast_new(i) or enqueue_one(i, args[2 * i + before])
+    local answer = answers[i] or enqueue_plain(i) or enqueue_one(i, args[2 * i + before])
     answers[i], all_new = answer, all_new and type(answer) == 'number'
   end
   if store_batch then store_batch(all_new and {} or answers) end

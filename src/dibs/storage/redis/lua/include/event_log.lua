@@ -86,20 +86,24 @@ local function trim_log(queue, old)
   return events, 1
 end
 
+-- Pack the events of a step as one entry of the log, and take its number.
+local function number_log(queue)
+  queue.entry = pack('>I8I4', queue.now, #queue.events + (queue.grouped_events or 0)) .. table.concat(queue.events)
+  queue.entry_id, queue.log_size = decimal(next_number(queue)) .. '-0', queue.log_size + #queue.entry
+end
+
 local function write_log(queue)
-  if #queue.events == 0 then return end
-  local text = pack('>I8I4', queue.now, #queue.events + (queue.grouped_events or 0)) .. table.concat(queue.events)
-  call('XADD', queue.prefix .. 'log', decimal(next_number(queue)) .. '-0', 'e', text)
-  queue.log_size, queue.log_written = queue.log_size + #text, true
+  call('XADD', queue.prefix .. 'log', queue.entry_id, 'e', queue.entry)
   if queue.log_size > queue.log_bytes then
     trim_log(queue, function(_, size) return size > queue.log_bytes end)
+    queue.log_trimmed = true
   end
 end
 
 -- Publish a message on a channel about ids, after its proof: everybody who may publish can send a message, but only who may
--- read the queue knows its secret. SHA-1 is the only hash that scripts have. pcall: see write_meta.
+-- read the queue knows its secret. SHA-1 is the only hash that scripts have. pcall: see `publish` in commit.lua.
 local function publish_proven(queue, name, message)
-  local channel, secret = queue.prefix .. '@database:' .. name, queue.secret or ''
+  local channel, secret = queue.prefix .. '@database:' .. name, call('HGET', queue.prefix .. 'meta', 'secret') or ''
   redis.pcall('PUBLISH', channel, redis.sha1hex(secret .. channel .. message .. secret) .. message)
 end
 

@@ -83,12 +83,14 @@ local function encode_job(job)
   return text .. job.data
 end
 
--- Records on the fast paths of batches, which parse no record.
+-- Records that are made and compared without parsing them.
 
--- Return the bytes before the seq, and between the seq and the data, of a new job in a list.
-local function listed_parts(priority, run_at)
-  return pack('>Bh', LISTED, priority), pack('>I8', run_at)
+-- Return the record of a new job in a list. Its head has LISTED_HEAD bytes.
+local function listed_record(priority, seq, run_at, data)
+  return pack('>BhI8I8', LISTED, priority, seq, run_at) .. data
 end
+
+local LISTED_HEAD = 19
 
 -- Return whether a record is that of the waiting job of an entry in a list (storage/redis/lua/include/claim_order.lua).
 local function is_of_entry(text, entry)

@@ -11,8 +11,6 @@
 -- later           ids of waiting jobs with a key that were scheduled when they began to wait, by run_at
 -- key_priorities  the number of waiting jobs with a key, by priority
 --
--- The field `keyed` of the hash `meta` is 1 while jobs with a key wait, and 0 after that.
---
 -- A step notes each key that it touches (`queue.touched`), with its state before the step. After its other writes it
 -- reads the state again, and moves the heads of the key. So each verb only adds and removes jobs and runs.
 
@@ -99,10 +97,7 @@ function limits.add(queue, job)
   plan(queue, 'zset', name .. key, order_entry(job), decimal(job.run_at))
   if job.run_at > queue.now then plan(queue, 'zset', 'later', job.id, decimal(job.run_at)) end
   count_keyed(queue, job.priority, 1)
-  if not queue.keyed then
-    queue.keyed = true
-    plan(queue, 'hash', 'meta', 'keyed', '1')
-  end
+  queue.keyed, queue.had_keys = true, true
   job.listed = false
   set_waiting(queue, job.id, encode_job(job))
 end
@@ -207,7 +202,7 @@ local function write_counts(queue)
       changed = true
     end
   end
-  if changed and call('EXISTS', name) == 0 then call('HSET', queue.prefix .. 'meta', 'keyed', '0') end
+  if changed and call('EXISTS', name) == 0 then queue.keyed = false end
 end
 
 -- Write the places of the touched keys, after the other writes of the step.

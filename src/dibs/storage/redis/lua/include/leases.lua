@@ -6,9 +6,6 @@
 
 -- @include queue
 
--- The largest number that dibs stores.
-local MAX_NUMBER = 2 ^ 53
-
 local function read_lease(queue, lease)
   local text = call('HGET', queue.prefix .. 'leases', lease)
   if not text then return nil end
