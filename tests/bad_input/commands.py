@@ -33,7 +33,7 @@ COMMANDS = [
         ("enqueue q 1 --id ''", REFUSED, "id"),
         (f"enqueue q 1 --id {'x' * 513}", REFUSED, "id"),
         ("enqueue q 1 --at noon", USAGE, "--at"),
-        ("enqueue q 1 --at 2030-01-31T09:00:00", REFUSED, "--at"),
+        ("enqueue q 1 --at 2030-01-31T09:00:00", USAGE, "--at"),
         ("enqueue q 1 --at 2030-01-31T09:00:00Z --delay 5", USAGE, "--delay and --at"),
         ("enqueue q 1 --delay=-5", USAGE, "at least 0 s"),
         ("enqueue q 1 --delay soon", USAGE, "--delay"),

@@ -48,7 +48,7 @@ def parse_moment(text: str, name: str) -> datetime:
         raise UsageError(f"{name} is {text!r}; write a time as 2030-01-31T09:00:00+01:00") from None
     if moment.tzinfo is None:
         raise UsageError(
-            f"{name} is {text!r}, which has no time zone; append one, as in {text}+01:00 or {text}Z"
+            f"{name} is {text!r}, which has no time zone; write one, as in {moment.isoformat()}Z"
         )
     epoch_ms(name, moment)
     return moment

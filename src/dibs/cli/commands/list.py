@@ -37,7 +37,7 @@ ENDED = ("completed", "failed", "cancelled")
 
 
 @frozen
-class Row:
+class ListedJob:
     """A listed job: the cells of the table, and the time in ms by which --since and --until select."""
 
     id: str
@@ -56,7 +56,7 @@ class Row:
 
 
 @frozen
-class Filter:
+class ListFilter:
     """The jobs to print: from `since` and before `until`, in ms, and with `match` in id, key or text."""
 
     since: int | None
@@ -67,7 +67,7 @@ class Filter:
     def is_empty(self) -> bool:
         return self.since is None and self.until is None and not self.match
 
-    def selects(self, row: Row) -> bool:
+    def selects(self, row: ListedJob) -> bool:
         if self.since is not None and (row.at is None or row.at < self.since):
             return False
         if self.until is not None and (row.at is None or row.at >= self.until):
@@ -124,7 +124,7 @@ async def command(
     Example:
         dibs list emails --state failed --since 2h --match timeout --url file:./jobs
     """
-    wanted = Filter(_parse_past("--since", since), _parse_past("--until", until), match)
+    wanted = ListFilter(_parse_past("--since", since), _parse_past("--until", until), match)
     states = ALL if state == "all" else (cast("State", state),)
     async with connect(url) as storage:
         rows, cursor = await _find_rows(storage, queue, states, wanted, after=after, limit=limit)
@@ -151,8 +151,14 @@ def _parse_past(name: str, text: str | None) -> int | None:
 
 
 async def _find_rows(
-    storage: Storage, queue: str, states: Sequence[State], wanted: Filter, *, after: str | None, limit: int
-) -> tuple[list[Row], str | None]:
+    storage: Storage,
+    queue: str,
+    states: Sequence[State],
+    wanted: ListFilter,
+    *,
+    after: str | None,
+    limit: int,
+) -> tuple[list[ListedJob], str | None]:
     """Return up to `limit` selected jobs, and the cursor behind those that were read; None at the end.
 
     The cursor of a listing of several states begins with the state. One call of a storage may return a
@@ -166,7 +172,7 @@ async def _find_rows(
                 "--after is no cursor of a listing with --state all; copy what the last page printed"
             )
         del left[: states.index(cast("State", state))]
-    rows, read = list[Row](), 0
+    rows, read = list[ListedJob](), 0
     while left:
         found, page = await _read_rows(storage, queue, left[0], wanted, after, limit - len(rows))
         rows += found
@@ -180,8 +186,8 @@ async def _find_rows(
 
 
 async def _read_rows(
-    storage: Storage, queue: str, state: State, wanted: Filter, after: str | None, most: int
-) -> tuple[list[Row], ListPage]:
+    storage: Storage, queue: str, state: State, wanted: ListFilter, after: str | None, most: int
+) -> tuple[list[ListedJob], ListPage]:
     """Return the selected jobs of one page, up to `most`, and the page that ends with the last of them."""
     page = await storage.list(queue, state, after=after or None, limit=most if wanted.is_empty else PAGE_SIZE)
     found = [(at, row) for at, row in enumerate(_rows_of(page, state), 1) if wanted.selects(row)]
@@ -192,12 +198,12 @@ async def _read_rows(
     return [row for _, row in found], page
 
 
-def _rows_of(page: ListPage, state: State) -> Iterator[Row]:
+def _rows_of(page: ListPage, state: State) -> Iterator[ListedJob]:
     return (_row(id, slot, state) for id, slot in page.items)
 
 
 def _print_jobs(
-    queue: str, state: str, wanted: Filter, rows: Sequence[Row], after: str | None, output: Format
+    queue: str, state: str, wanted: ListFilter, rows: Sequence[ListedJob], after: str | None, output: Format
 ) -> None:
     jobs = [json_output.slot_fields(queue, row.id, row.slot) for row in rows] if output == "json" else []
     when = "=ended at" if state in ENDED else "=claimed at" if state in RUNNING else "=run at"
@@ -225,22 +231,22 @@ def _print_jobs(
         print_warning(f"there are more jobs: continue with --after {after}")
 
 
-def _row(id: str, slot: Slot, state: State) -> Row:
+def _row(id: str, slot: Slot, state: State) -> ListedJob:
     if state in ENDED and slot.outcome is not None:
         outcome, error = slot.outcome, slot.outcome.error
         text = f"{error.type}: {error.message}" if error else _decode_text(outcome.result)
         key = "" if outcome.data is None else outcome.data.key or ""
-        return Row(id, state, slot, outcome.ended_at, outcome.attempts, key=key, text=text)
+        return ListedJob(id, state, slot, outcome.ended_at, outcome.attempts, key=key, text=text)
     if state == "blocked" and slot.successor is not None:
         data = slot.successor.data
         at = slot.successor.run_at if slot.successor.creates else None
-        return Row(id, state, slot, at, "", data.priority, data.key or "", _decode_text(data.payload))
+        return ListedJob(id, state, slot, at, "", data.priority, data.key or "", _decode_text(data.payload))
     if slot.current is None:
-        return Row(id, state, slot, None)
+        return ListedJob(id, state, slot, None)
     job = slot.current
     at = job.run.claimed_at if job.run else job.run_at
     payload = _decode_text(job.data.payload)
-    return Row(id, state, slot, at, job.attempts, job.data.priority, job.data.key or "", payload)
+    return ListedJob(id, state, slot, at, job.attempts, job.data.priority, job.data.key or "", payload)
 
 
 def _decode_text(raw: bytes | None) -> str:
