@@ -30,6 +30,14 @@ def test_the_navigation_names_every_page_once() -> None:
     assert pages == sorted(NAV.findall((PROJECT / "mkdocs.yml").read_text("utf-8")))
 
 
+def test_the_list_for_programs_is_that_of_the_menu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python tools/write_llms.py` writes it."""
+    monkeypatch.syspath_prepend(PROJECT / "tools")
+    import write_llms  # type: ignore[import-not-found]
+
+    assert write_llms.text() == (DOCS / "llms.txt").read_text("utf-8")
+
+
 def test_the_site_renders_every_fence() -> None:
     """A fence that its Markdown does not recognize is shown as text, without a warning of the build."""
     fences = {fence for page in DOCS.rglob("*.md") for fence in FENCE.findall(page.read_text("utf-8"))}
