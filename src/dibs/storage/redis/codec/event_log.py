@@ -30,8 +30,8 @@ _EVENT: Final = Layout(">BBH")
 #: Added to the kind of a group of events: events of the same kind of the jobs of one claim.
 _GROUP: Final = 128
 _GROUP_RUN: Final = Layout(">QQh")
-#: Bytes of each event of a group: the last 7 bytes of its seq, and its run_at.
-_GROUP_HEAD: Final = 15
+#: Flag of a group whose events have an enqueued_at beside their run_at.
+_HAS_TIME: Final = 8
 
 
 def encode_page_request(after: str | None, limit: int) -> list[Argument]:
@@ -95,7 +95,7 @@ def decode_events(raw: bytes) -> list[LogEvent]:
         kind, has, size = _EVENT.unpack_from(raw, at)
         start = at + _EVENT.size
         if kind >= _GROUP:
-            grouped, at = _decode_group(raw, start, KINDS[kind - _GROUP - 1], size, now)
+            grouped, at = _decode_group(raw, start, KINDS[kind - _GROUP - 1], size, now, 23 if has & _HAS_TIME else 15)
             events += grouped
             continue
         at = start + size
@@ -112,17 +112,21 @@ def decode_events(raw: bytes) -> list[LogEvent]:
     return events
 
 
-def _decode_group(raw: bytes, at: int, kind: EventKind, count: int, now: int) -> tuple[list[LogEvent], int]:
+def _decode_group(
+    raw: bytes, at: int, kind: EventKind, count: int, now: int, step: int
+) -> tuple[list[LogEvent], int]:
+    """Return the events of a group, each of which has `step` bytes, and the position after the group."""
     joined, at = read_sized(raw, at)
     fence, claimed_at, _ = _GROUP_RUN.unpack_from(raw, at)
     holder, at = read_sized(raw, at + _GROUP_RUN.size)
-    end = at + count * _GROUP_HEAD
+    end = at + count * step
     events = []
-    for id, start in zip(joined.decode().split("\0"), range(at, end, _GROUP_HEAD), strict=True):
+    for id, start in zip(joined.decode().split("\0"), range(at, end, step), strict=True):
         seq, run_at = int.from_bytes(raw[start : start + 7]), int.from_bytes(raw[start + 7 : start + 15])
+        enqueued_at = int.from_bytes(raw[start + step - 8 : start + step])
         events.append(
             LogEvent(
-                kind=kind, id=id, at=now, attempt=1, fence=fence, enqueued_at=run_at, run_at=run_at,
+                kind=kind, id=id, at=now, attempt=1, fence=fence, enqueued_at=enqueued_at, run_at=run_at,
                 claimed_at=claimed_at, finished_at=now, holder=holder.decode(), first=seq, revision=seq,
                 enqueues=1,
             )

@@ -37,8 +37,8 @@ from dibs.storage.redis.codec.jobs import (
     encode_run,
 )
 
-#: Flag of an outcome in the short form (storage/redis/lua/include/short_outcomes.lua).
-KEEPS_PRIORITY: Final = 16
+#: Flags of an outcome in the short form (storage/redis/lua/include/short_outcomes.lua).
+KEEPS_PRIORITY, KEEPS_TIME = 16, 64
 FOR_EVER, HAS_ERROR, HAS_ORIGIN, HAS_RESULT, HAS_DATA, KEEPS_ATTRIBUTES = 4, 8, 16, 32, 64, 128
 
 _OUTCOME: Final = Layout(">BQQ")
@@ -161,8 +161,10 @@ def _decode_kept(raw: bytes) -> Outcome:
     ended_at = claimed_at + int.from_bytes(raw[at + 12 : at + 15])
     at += 17 if flags & KEEPS_PRIORITY else 15
     seq, run_at = int.from_bytes(raw[at : at + 7]), int.from_bytes(raw[at + 7 : at + 15])
-    result, end = read_sized(raw, at + 15) if flags & HAS_RESULT else (None, at + 15)
-    if end != len(raw) or flags & ~(KEEPS_PRIORITY | HAS_RESULT):
+    at += 23 if flags & KEEPS_TIME else 15
+    enqueued_at = int.from_bytes(raw[at - 8 : at])
+    result, end = read_sized(raw, at) if flags & HAS_RESULT else (None, at)
+    if end != len(raw) or flags & ~(KEEPS_PRIORITY | KEEPS_TIME | HAS_RESULT):
         raise ValueError("the record is no outcome in the short form")
     return Outcome(
         kind="completed",
@@ -172,7 +174,7 @@ def _decode_kept(raw: bytes) -> Outcome:
         ended_at=ended_at,
         expires_at=None if age == "*" else ended_at + int(age),
         result=result,
-        enqueued_at=run_at,
+        enqueued_at=enqueued_at,
         run_at=run_at,
         claimed_at=claimed_at,
         holder=holder,

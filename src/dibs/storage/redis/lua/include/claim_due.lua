@@ -8,52 +8,58 @@
 -- The most list entries that one LRANGE reads, and the most stale entries that one step skips.
 local MAX_WINDOW, MAX_STALE = 400, 4000
 
--- Return the priorities of the waiting jobs, highest first, and those of jobs without a key as a set.
+-- Return the priorities of the waiting jobs, highest first, and those of jobs without a key as a set. Call it after next_due.
 local function descending_priorities(queue)
-  local found, plain = call('HKEYS', queue.prefix .. 'priorities'), {}
+  local found, plain = queue.priorities, {}
   for _, priority in ipairs(found) do plain[priority] = true end
   for _, priority in ipairs(queue.keyed and call('HKEYS', queue.prefix .. 'key_priorities') or {}) do
     if not plain[priority] then found[#found + 1] = priority end
   end
-  table.sort(found, function(a, b) return tonumber(a) > tonumber(b) end)
+  if #found > 1 then table.sort(found, function(a, b) return tonumber(a) > tonumber(b) end) end
   return found, plain
 end
 
--- Return a reader of the list `due:P` of a priority P, from its head. peek() skips stale entries (entries of jobs
--- that changed later), and returns the next entry and the record of its job. pop() consumes this entry. The first
--- LRANGE reads `wanted` entries, so a list without stale entries needs only one LRANGE.
-local function list_reader(queue, priority, wanted)
-  local key = queue.prefix .. 'due:' .. priority
-  local reader = {taken = 0, stale = 0}
-  local at, entries, records, from, window = 1, {}, {}, 0, math.min(wanted, MAX_WINDOW)
-  function reader.peek()
-    while true do
-      local entry = entries[at]
-      if not entry then
-        if reader.at_end then return nil end
-        entries, at, from = call('LRANGE', key, from, from + window - 1), 1, from + window
-        reader.at_end, window = #entries < window, math.min(2 * window, MAX_WINDOW)
-        if #entries == 0 then return nil end
-        local ids = {}
-        for i, one in ipairs(entries) do ids[i] = sub(one, 9) end
-        records, entry = call('HMGET', queue.prefix .. 'waiting', unpack(ids)), entries[1]
+-- Return up to `wanted` jobs from the head of the list `due:P` of a priority P, as ids and records. Stale entries (entries of
+-- jobs that changed later) are skipped: `stale` has for each the number of jobs before it. The first LRANGE reads `wanted`
+-- entries, so a list without stale entries needs only one LRANGE.
+local function read_list(queue, priority, wanted)
+  local ids, records, stale, count, window = {}, {}, {}, 0, math.min(wanted, MAX_WINDOW)
+  local list = {ids = ids, records = records, stale = stale, gave_up = false}
+  while count < wanted do
+    local from, found = count + #stale, {}
+    local entries = call('LRANGE', queue.prefix .. 'due:' .. priority, from, from + window - 1)
+    if #entries == 0 then break end
+    for i = 1, #entries do found[i] = sub(entries[i], 9) end
+    local texts = call('HMGET', queue.prefix .. 'waiting', unpack(found))
+    for i = 1, #entries do
+      local text = texts[i]
+      if text and is_of_entry(text, entries[i]) then
+        count = count + 1
+        ids[count], records[count] = found[i], text
+        if count == wanted then break end
+      else
+        if text then check_waiting(queue, found[i], text) end
+        if #stale == MAX_STALE then
+          list.gave_up = true
+          return list
+        end
+        stale[#stale + 1] = count
       end
-      local text = records[at]
-      if text and is_of_entry(text, entry) then
-        return entry, text
-      end
-      if text then check_waiting(queue, sub(entry, 9), text) end
-      if reader.stale >= MAX_STALE then
-        reader.gave_up = true
-        return nil
-      end
-      at, reader.taken, reader.stale = at + 1, reader.taken + 1, reader.stale + 1
     end
+    if #entries < window then break end
+    window = math.min(2 * window, MAX_WINDOW)
   end
-  function reader.pop()
-    at, reader.taken = at + 1, reader.taken + 1
+  queue.proven.waiting, queue.proven['due:' .. priority] = true, true
+  return list
+end
+
+-- Return the number of entries at the head of a list that the first `count` of its jobs leave behind.
+local function passed_entries(list, count)
+  local passed = count
+  for _, before in ipairs(list.stale) do
+    if before <= count then passed = passed + 1 end
   end
-  return reader
+  return passed
 end
 
 -- Return up to `limit` due members of the ordered set `line:P`, oldest first.
@@ -68,84 +74,100 @@ local function is_earlier(a, b)
   return a_run_at < b_run_at or (a_run_at == b_run_at and a_seq < b_seq)
 end
 
--- A reader of the list of a priority that has only jobs with a key.
-local NO_LIST = {taken = 0, stale = 0, peek = function() end}
+-- The list of a priority that has only jobs with a key.
+local NO_LIST = {ids = {}, records = {}, stale = {}, gave_up = false}
 
--- Append up to `limit` due jobs of one priority to `selected`. `plain` is true if jobs without a key may wait. Return true
--- if a reader gave up after too many stale entries.
-local function select_priority(queue, priority, limit, selected, plain)
-  local members, reader = {}, NO_LIST
-  if plain then members, reader = due_set_entries(queue, priority, limit), list_reader(queue, priority, limit) end
-  local heads = queue.keyed and head_reader(queue, priority, limit)
-  local i, count = 1, 0
-  local records = {}
-  if #members > 0 then
-    local ids = {}
-    for n, member in ipairs(members) do ids[n] = sub(member, 9) end
-    records = call('HMGET', queue.prefix .. 'waiting', unpack(ids))
-    for n, member in ipairs(members) do
-      -- A member of the set without its record is damage, too: set members are never stale.
-      check_waiting(queue, ids[n], records[n])
-      if packed_seq(records[n]) ~= sub(member, 1, 8) then damaged('job', ids[n]) end
-    end
+-- Return the records of due members of `line:P`, and their ids.
+local function read_members(queue, members)
+  if #members == 0 then return {}, {} end
+  local ids = {}
+  for n, member in ipairs(members) do ids[n] = sub(member, 9) end
+  local records = call('HMGET', queue.prefix .. 'waiting', unpack(ids))
+  for n, member in ipairs(members) do
+    -- A member of the set without its record is damage, too: set members are never stale.
+    check_waiting(queue, ids[n], records[n])
+    if packed_seq(records[n]) ~= sub(member, 1, 8) then damaged('job', ids[n]) end
   end
-  while count < limit do
-    local entry, listed = reader.peek()
-    local scheduled, head = records[i], heads and heads.peek()
-    if reader.gave_up or heads and heads.gave_up or not (entry or scheduled or head) then break end
-    local from_set = scheduled and (not listed or is_earlier(scheduled, listed))
-    local original = from_set and scheduled or listed
-    local with_key = head and (not original or comes_first(head, original))
-    selected[#selected + 1] = with_key and heads.pop(head)
-      or {id = sub(from_set and members[i] or entry, 9), original = original}
-    count = count + 1
-    if with_key then
-      -- heads.pop has planned the removal.
-    elseif from_set then
-      plan(queue, 'zset', 'line:' .. priority, members[i], false)
-      i = i + 1
-    else
-      reader.pop()
-    end
-  end
-  if plain then
-    queue.list_trims = queue.list_trims or {}
-    queue.list_trims[priority] = reader.taken
-    queue.listed_counts[priority] = (queue.listed_counts[priority] or 0) - (reader.taken - reader.stale)
-  end
-  return reader.gave_up or heads and heads.gave_up
+  return records, ids
 end
 
--- Return up to `limit` due jobs in claim order, and whether the search gave up at too many stale entries.
+-- Add up to `limit` due jobs of one priority to `claim`, in claim order: from its list, from the due members of its ordered
+-- set, and from the heads of the lines of its keys. Return the numbers of jobs from the list and from the set.
+local function merge_heads(claim, limit, list, scheduled, scheduled_ids, heads)
+  local listed, added = 0, 0
+  while #claim.ids < limit do
+    local one, other, head = list.records[listed + 1], scheduled[added + 1], heads and heads.peek()
+    if list.gave_up and not one or heads and heads.gave_up or not (one or other or head) then break end
+    local from_set = other and (not one or is_earlier(other, one))
+    local text, n = from_set and other or one, #claim.ids + 1
+    if head and (not text or comes_first(head, text)) then
+      claim.ids[n], claim.keyed[n] = heads.pop(head)
+      claim.records[n] = false
+    elseif from_set then
+      added = added + 1
+      claim.ids[n], claim.records[n] = scheduled_ids[added], text
+    else
+      listed = listed + 1
+      claim.ids[n], claim.records[n] = list.ids[listed], text
+    end
+  end
+  return listed, added
+end
+
+-- Add up to `limit` due jobs of one priority to `claim`. `plain` is true if jobs without a key may wait.
+local function select_priority(queue, priority, limit, claim, plain)
+  local wanted = limit - #claim.ids
+  local list = plain and read_list(queue, priority, wanted) or NO_LIST
+  local members = plain and queue.due_sets[priority] and due_set_entries(queue, priority, wanted) or {}
+  local heads = queue.keyed and head_reader(queue, priority, wanted)
+  local listed, added = #list.ids, 0
+  if #claim.ids == 0 and #members == 0 and not heads then
+    claim.ids, claim.records = list.ids, list.records
+  else
+    local scheduled, scheduled_ids = read_members(queue, members)
+    listed, added = merge_heads(claim, limit, list, scheduled, scheduled_ids, heads)
+  end
+  if added > 0 then plan_many(queue, 'zset', 'line:' .. priority, true, {unpack(members, 1, added)}) end
+  local passed = passed_entries(list, listed)
+  if passed > 0 or added > 0 then
+    queue.list_trims = queue.list_trims or {}
+    queue.list_trims[priority] = passed
+    count_listed(queue, priority, -listed)
+  end
+  return list.gave_up or heads and heads.gave_up
+end
+
+-- Return up to `limit` due jobs in claim order: their ids, and their records. Return true as the third value if the search
+-- gave up at too many stale entries.
 local function select_due(queue, limit)
-  local selected, gave_up = {}, false
+  local claim, gave_up = {ids = {}, records = {}, keyed = {}}, false
   local priorities, plain = descending_priorities(queue)
   for _, priority in ipairs(priorities) do
-    if #selected >= limit or gave_up then break end
-    gave_up = select_priority(queue, priority, limit - #selected, selected, plain[priority])
+    if #claim.ids >= limit or gave_up then break end
+    gave_up = select_priority(queue, priority, limit, claim, plain[priority])
   end
-  if queue.allowances then finish_keyed_claim(queue, selected) end
-  return selected, gave_up
+  if queue.allowances then finish_keyed_claim(queue, claim) end
+  return claim.ids, claim.records, gave_up
 end
 
--- Make up to `limit` due jobs active under a lease. Return a list of id, record, id, record, ..., and whether the
--- search gave up at too many stale entries.
+-- Make up to `limit` due jobs active under a lease, with one fence. Return a list of id, record, id, record, ..., and whether
+-- the search gave up at too many stale entries.
 local function claim_due(queue, lease, holder, limit)
-  local selected, gave_up = select_due(queue, limit)
+  local ids, records, gave_up = select_due(queue, limit)
   reading.prefix = queue.prefix
-  if #selected == 0 then return {}, gave_up end
-  local reply, lease_and_holder = {}, lease .. sized(holder)
-  local waiting, active = planned_members(queue, 'hash', 'waiting'), planned_members(queue, 'hash', 'active')
-  local held = planned_members(queue, 'set', 'held:' .. lease)
-  for i, one in ipairs(selected) do
-    local id = one.id
-    local text = encode_active(id, one.original, next_number(queue), queue.now, lease_and_holder)
-    count_retrying(queue, one.original, -1)
-    waiting[id], active[id], held[id] = false, text, true
-    reply[2 * i - 1], reply[2 * i] = id, text
-    if queue.log_level == 'all' then
-      log_change(queue, 'claimed', id, sub(text, 1, parse_head(id, text, 1).head_end))
-    end
+  if #ids == 0 then return {}, gave_up end
+  local reply, run = {}, claimed_run(next_number(queue), queue.now, lease, holder)
+  for i = 1, #ids do
+    local id, at, was_retrying = ids[i], 2 * i - 1, false
+    reply[at], reply[at + 1], was_retrying = id, active_record(id, records[i], run)
+    if was_retrying then queue.retrying = queue.retrying - 1 end
+  end
+  plan_many(queue, 'hash', 'waiting', true, ids)
+  plan_many(queue, 'hash', 'active', false, reply)
+  plan_many(queue, 'set', 'held:' .. lease, false, ids)
+  for i = 2, queue.log_level == 'all' and #reply or 0, 2 do
+    local text = expand_claimed(reply[i])
+    log_change(queue, 'claimed', reply[i - 1], sub(text, 1, parse_head(reply[i - 1], text, 1).head_end))
   end
   return reply, gave_up
 end

@@ -113,15 +113,15 @@ local function first_times(queue, priority)
   return at, tonumber(call('ZRANGEBYSCORE', key, '(' .. decimal(queue.now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
 end
 
--- Return the earliest run_at later than now of a job without a key; nil if none is scheduled. `queue.listed_priorities` then
--- has the priorities in use; false if an ordered set has due jobs.
+-- Return the earliest run_at later than now of a job without a key; nil if none is scheduled. `queue.priorities` then has the
+-- priorities in use, and `queue.due_sets` those whose ordered set has due jobs.
 local function next_due(queue)
   local earliest
   local priorities = call('HKEYS', queue.prefix .. 'priorities')
-  queue.listed_priorities, queue.proven.priorities = priorities, true
+  queue.priorities, queue.due_sets, queue.proven.priorities = priorities, {}, true
   for _, priority in ipairs(priorities) do
     local first, at = first_times(queue, priority)
-    if first and first <= queue.now then queue.listed_priorities = false end
+    if first and first <= queue.now then queue.due_sets[priority] = true end
     if at and (not earliest or at < earliest) then earliest = at end
   end
   return earliest

@@ -1,17 +1,8 @@
 -- One claim, from opening the queue to the reply. storage/redis/lua/claim.lua documents the reply.
 
--- @include claim_listed
 -- @include claim_due
 -- @include leases
 -- @include commit
-
--- Make up to `limit` due jobs active under a lease. Return a list of id, record, id, record, ..., and whether the search
--- gave up at too many stale entries.
-local function claim_jobs(queue, lease, holder, limit)
-  local reply = claim_listed(queue, lease, holder, limit)
-  if reply then return reply, false end
-  return claim_due(queue, lease, holder, limit)
-end
 
 -- Return how many jobs a claim may take: `limit`, or fewer if the settings max_active and rate allow fewer.
 local function claimable(queue, limit)
@@ -55,7 +46,7 @@ local function claim_step(prefix, manual, lease, limit)
   end
   -- Read next_due before the jobs: a claim takes only jobs that are due now, and next_due is later than now.
   local due = next_due(queue)
-  local reply, gave_up = claim_jobs(queue, lease, found.holder, claimable(queue, limit))
+  local reply, gave_up = claim_due(queue, lease, found.holder, claimable(queue, limit))
   -- An enqueue of many jobs releases only one blocking claim. A claim that reached its limit
   -- releases the next blocking claim for the remaining jobs (release_blocking_claim in commit.lua).
   queue.limit_reached = #reply == 2 * limit

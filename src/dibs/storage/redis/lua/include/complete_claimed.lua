@@ -39,7 +39,8 @@ local function shared_outcome(queue, age, group)
   if lead < 0 or lead > MAX_LEAD or duration < 0 or duration > MAX_DURATION then return nil end
   local class, plain = use_class(queue, age, group.holder), group.priority == NO_PRIORITY
   if class > MAX_CLASS then return nil end
-  return pack('>BI3', plain and 0 or KEEPS_PRIORITY, class) .. sub(group.packed_fence, 2) .. pack('>BI3', lead, duration)
+  local flags = (plain and 0 or KEEPS_PRIORITY) + (group.place_size > 15 and KEEPS_TIME or 0)
+  return pack('>BI3', flags, class) .. sub(group.packed_fence, 2) .. pack('>BI3', lead, duration)
     .. (plain and '' or group.priority)
 end
 
@@ -121,7 +122,7 @@ local function completer(queue)
       return false
     end
     if has == 16 then result = sub(settlement, 21) end
-    local head, data_flags = claimed_place(text, start)
+    local head, data_flags = claimed_place(text, start, group.place_size)
     if not data_flags or band(data_flags, general) ~= 0 then return false end
     count = count + 1
     ids[count], heads[count], active[id] = id, head, false

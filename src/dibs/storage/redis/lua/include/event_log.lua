@@ -4,8 +4,9 @@
 -- event     one event, or a group: completed events of the jobs of one claim
 -- one       B kind, B has (1 head, 2 error, 4 result), I2 + id, the head of the job at the event, I4 + error,
 --           I4 + result
--- group     B 128 + kind, B 0, I2 count, I4 + ids, separated by NUL, I8 fence, I8 claimed_at, h priority, I4 + holder, then
---           for each event the last 7 bytes of seq, and I8 run_at. Such jobs were enqueued once, at their run_at
+-- group     B 128 + kind, B has (8 enqueued_at), I2 count, I4 + ids, separated by NUL, I8 fence, I8 claimed_at, h priority,
+--           I4 + holder, then for each event the last 7 bytes of seq, I8 run_at, and I8 enqueued_at if it is another time.
+--           Such jobs were enqueued once
 -- kind      EVENT_KINDS below; KINDS in storage/redis/codec/event_log.py has the same order
 -- A head has first, revision, times, attempts, fence and holder.
 
@@ -44,7 +45,8 @@ end
 -- Log completions of the jobs of one claim; `group` has what they share, and `ids` and `heads` are joined.
 local function log_completions(queue, count, ids, group, heads)
   if queue.log_level == 'off' then return end
-  queue.events[#queue.events + 1] = pack('>BBI2I4', GROUP + EVENT_KINDS.completed, 0, count, #ids) .. ids .. group.times
+  local has = group.place_size > 15 and 8 or 0
+  queue.events[#queue.events + 1] = pack('>BBI2I4', GROUP + EVENT_KINDS.completed, has, count, #ids) .. ids .. group.times
     .. group.priority .. group.sized_holder .. heads
   queue.grouped_events = (queue.grouped_events or 0) + count - 1
 end

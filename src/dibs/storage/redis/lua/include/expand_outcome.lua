@@ -16,11 +16,12 @@ local function expand_kept(queue, text)
   local fence, claimed_at, ended_at, age, holder = read_kept(queue, text)
   local flags, priority, at, for_ever = string.byte(text), NO_PRIORITY, 16, age == '*'
   if band(flags, KEEPS_PRIORITY) ~= 0 then priority, at = sub(text, 16, 17), 18 end
-  if #text < at + 14 then error('no outcome') end
-  local seq, run_at = '\0' .. sub(text, at, at + 6), sub(text, at + 7, at + 14)
+  local result_at = at + (band(flags, KEEPS_TIME) ~= 0 and 23 or 15)
+  if #text < result_at - 1 then error('no outcome') end
   return pack('>BI8I8', COMPLETED_FLAG + (for_ever and KEPT_FOR_EVER or 0) + band(flags, KEEPS_RESULT), ended_at,
       for_ever and 0 or ended_at + tonumber(age))
-    .. first_run_head(priority, seq, run_at, pack('>I8I8', fence, claimed_at) .. NO_LEASE .. sized(holder)) .. sub(text, at + 15)
+    .. first_run_head(priority, '\0' .. sub(text, at, result_at - 1), pack('>I8I8', fence, claimed_at) .. NO_LEASE .. sized(holder))
+    .. sub(text, result_at)
 end
 
 -- Return an outcome in the general form (storage/redis/lua/include/outcomes.lua).

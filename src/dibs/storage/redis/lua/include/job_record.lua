@@ -9,7 +9,7 @@
 -- flags of data  1 attributes, 2 overrides, 4 retention, 8 memo, 16 key
 --
 -- claimed   B CLAIMED, I8 fence, I8 claimed_at, c32 lease, I4 + holder, then the record of the job as it waited, with the
---           one flag LISTED. Most active jobs have this form: they were enqueued once, and this is their first claim.
+--           one flag LISTED or none. Most active jobs have this form: they were enqueued once, and this is their first claim.
 --           The jobs of one claim share the bytes before the waiting record. `expand_claimed` in
 --           this file returns the general form.
 --
@@ -114,25 +114,30 @@ local function place_in_line(text)
   return unpack_from('>I8I8', text, 4)
 end
 
--- Return the first part of a record of the form `claimed`.
+-- Return a run, with the first part of its records of the form `claimed`.
 local function claimed_run(fence, claimed_at, lease, holder)
-  return pack('>BI8I8', CLAIMED, fence, claimed_at) .. lease .. sized(holder)
+  local packed = pack('>BI8I8', CLAIMED, fence, claimed_at) .. lease .. sized(holder)
+  return {fence = fence, claimed_at = claimed_at, lease = lease, holder = holder, packed = packed}
 end
 
 -- Positions (1 is the first byte) of the size of the holder, and of the holder, in the form `claimed`.
 local HOLDER_SIZE, HOLDER = 50, 54
 
--- Return the head of a job that was enqueued once, at its run_at, and runs for the first time. `run` is the run: fence,
--- claimed_at, lease, and I4 + holder.
-local function first_run_head(priority, seq, run_at, run)
-  return string.char(LONG + ACTIVE) .. priority .. seq .. run_at .. run_at .. seq .. seq .. FIRST_CLAIM_COUNTS .. run
+-- Return the head of a job that was enqueued once, and runs for the first time. `run` is the run: fence, claimed_at, lease,
+-- and I4 + holder. `place` is seq and run_at, and enqueued_at if it is another time.
+local function first_run_head(priority, place, run)
+  local seq = sub(place, 1, 8)
+  return string.char(LONG + ACTIVE) .. priority .. sub(place, 1, 16) .. sub(place, -8) .. seq .. seq .. FIRST_CLAIM_COUNTS .. run
 end
 
--- Return the position of the waiting record in a record of the form `claimed`; nil for another record.
+-- Return the position of the waiting record in a record of the form `claimed`, and the bytes of its place: seq, run_at, and
+-- enqueued_at if it is another time; nil for another record.
 local function waiting_record_at(text)
   if string.byte(text) ~= CLAIMED or #text < HOLDER then return nil end
   local at = HOLDER + unpack_from('>I4', text, HOLDER_SIZE)
-  return string.byte(text, at) == LISTED and #text >= at + 19 and at or nil
+  local flags = string.byte(text, at)
+  local size = flags == LISTED and 16 or flags == 0 and 24
+  if size and #text >= at + 3 + size then return at, size end
 end
 
 -- Raise an error unless data (storage/redis/lua/include/job_record.lua) begins at `at`.
@@ -145,40 +150,21 @@ local function check_data(text, at)
   end
 end
 
--- Return the record of an entry that is not stale, if it can be claimed as it is; else nil.
-local function claimable_record(entry, text)
-  if not text then return nil end
-  local flags, _, _, a, b, c, d, e, f, g, h = string.byte(text, 1, 11)
-  local s, t, u, v, w, x, y, z = string.byte(entry, 1, 8)
-  if flags ~= LISTED or h ~= z or g ~= y or f ~= x or e ~= w or d ~= v or c ~= u or b ~= t or a ~= s then return nil end
-  local data_flags = string.byte(text, 20)
-  if data_flags == 0 or data_flags and pcall(check_data, text, 20) then return text end
-end
-
 -- Return what the records of one claim share, with the bytes `start` at their beginning; nil for a record of another form.
 local function parse_claimed(text)
-  local at = waiting_record_at(text)
+  local at, size = waiting_record_at(text)
   if not at then return nil end
   local fence, claimed_at = unpack_from('>I8I8', text, 2)
   return {
     start = sub(text, 1, at + 3), fence = fence, claimed_at = claimed_at, lease = sub(text, HOLDER_SIZE - 32, HOLDER_SIZE - 1),
     holder = sub(text, HOLDER, at - 1), priority = sub(text, at + 1, at + 2), packed_fence = sub(text, 2, 9),
-    times = sub(text, 2, 17), sized_holder = sub(text, HOLDER_SIZE, at - 1),
+    times = sub(text, 2, 17), sized_holder = sub(text, HOLDER_SIZE, at - 1), place_size = size - 1,
   }
 end
 
--- Return the last 7 bytes of seq with run_at, and the flags of the data, of a record that begins with `start`.
-local function claimed_place(text, start)
-  return sub(text, #start + 1, #start + 15), string.byte(text, #start + 16)
-end
-
--- Return fence, lease, head and flags of the data of an active record in the general form without sections after its
--- head; nil for a record of another form.
-local function active_parts(text)
-  local size_at = 112
-  if string.byte(text) ~= LONG + ACTIVE or #text < size_at + 4 then return nil end
-  local head_size = size_at + 3 + unpack_from('>I4', text, size_at)
-  return sub(text, 64, 71), sub(text, 80, 111), sub(text, 1, head_size), string.byte(text, head_size + 1)
+-- Return the place of a record that begins with `start`, without the first byte, and the flags of its data.
+local function claimed_place(text, start, size)
+  return sub(text, #start + 1, #start + size), string.byte(text, #start + size + 1)
 end
 
 -- Reading of records. A damaged record raises an error that names it.
@@ -195,9 +181,10 @@ end
 -- Return the general form of the record of a job; only the form `claimed` differs from it.
 local function expand_claimed(text)
   if string.byte(text) ~= CLAIMED then return text end
-  local at = waiting_record_at(text) or error('no job')
-  local seq, run_at = sub(text, at + 3, at + 10), sub(text, at + 11, at + 18)
-  return first_run_head(sub(text, at + 1, at + 2), seq, run_at, sub(text, 2, at - 1)) .. sub(text, at + 19)
+  local at, size = waiting_record_at(text)
+  if not at then error('no job') end
+  local data_at = at + 3 + size
+  return first_run_head(sub(text, at + 1, at + 2), sub(text, at + 3, data_at - 1), sub(text, 2, at - 1)) .. sub(text, data_at)
 end
 
 -- Return the job with the fields of the head at `at`, and the position after it.
@@ -260,37 +247,20 @@ local parse_job = guarded('job', function(id, text)
   return job
 end)
 
--- Convert the record of a waiting job to that of an active job. For speed, copy unchanged bytes without parsing them.
-local function encode_active(id, text, fence, claimed_at, lease_and_holder)
+-- Convert the record of a waiting job to that of an active job. `run` is the run, with `packed`, the first part of a record of
+-- the form `claimed`. Return as the second value whether the job was retrying. A record whose data cannot be read must not
+-- become active: its reader would find the damage only after the claim.
+local function active_record(id, text, run)
   local flags = string.byte(text)
-  if flags == LISTED and string.byte(text, 20) == 0 then
-    -- Most jobs: enqueued once, due at once, without attributes. First and revision equal seq, all counters are 0, and
-    -- run_at is enqueued_at.
-    local run = pack('>I8I8', fence, claimed_at) .. lease_and_holder
-    return first_run_head(sub(text, 2, 3), sub(text, 4, 11), sub(text, 12, 19), run) .. sub(text, 20)
+  local data_at = flags == LISTED and 20 or flags == 0 and 28
+  if data_at then
+    if string.byte(text, data_at) ~= 0 and not pcall(check_data, text, data_at) then damaged('job', id) end
+    return run.packed .. text, false
   end
-  local head, at = sub(text, 2, 27), 28
-  local data_at = band(flags, LONG) ~= 0 and 64 or band(flags, LISTED) ~= 0 and 20 or 28
-  -- A record whose data cannot be read must not become active: its reader would find the damage only after the claim.
-  if band(flags, 255 - LONG - LISTED) ~= 0 then
-    parse_job(id, text)
-  elseif string.byte(text, data_at) ~= 0 and not pcall(check_data, text, data_at) then
-    damaged('job', id)
-  end
-  local first, revision, enqueues, attempts, retries, stalls, timeouts
-  if band(flags, LONG) ~= 0 then
-    first, revision, enqueues, attempts, retries, stalls, timeouts, at = unpack_from('>I8I8I4I4I4I4I4', text, at)
-  else
-    if band(flags, LISTED) ~= 0 then head, at = sub(text, 2, 19) .. sub(text, 12, 19), 20 end
-    -- Without LONG, first and revision equal seq, and all counters are 0.
-    local seq = sub(text, 4, 11)
-    return string.char(bor(band(flags, 255 - LISTED), LONG + ACTIVE)) .. head .. seq .. seq .. FIRST_CLAIM_COUNTS
-      .. pack('>I8I8', fence, claimed_at) .. lease_and_holder .. sub(text, at)
-  end
-  flags = bor(band(flags, 255 - LISTED), LONG + ACTIVE)
-  return string.char(flags) .. head
-    .. pack('>I8I8I4I4I4I4I4I8I8', first, revision, enqueues, attempts + 1, retries, stalls, timeouts,
-      fence, claimed_at) .. lease_and_holder .. sub(text, at)
+  local job = parse_job(id, text)
+  job.fence, job.claimed_at, job.lease, job.holder = run.fence, run.claimed_at, run.lease, run.holder
+  job.attempts, job.listed = job.attempts + 1, false
+  return encode_job(job), is_retrying(text)
 end
 
 -- Return the bytes of the head of a job as they were read, without the changes of this step.

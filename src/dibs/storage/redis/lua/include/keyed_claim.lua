@@ -46,7 +46,8 @@ local function comes_first(job, text)
 end
 
 -- Return a reader of the due jobs of one priority that have a key with room, in claim order. peek() returns the next of
--- them: a table with run_at, seq, key, and the function `next` of its line. pop() takes it.
+-- them: a table with run_at, seq, key, and the function `next` of its line. pop() takes it, and returns its
+-- id and the 8 bytes of its seq.
 local function head_reader(queue, priority, wanted)
   local name, window, at, from = queue.prefix .. 'heads:' .. priority, {}, 1, 0
   local reader, followers, closed = {}, {}, 0
@@ -101,24 +102,23 @@ local function head_reader(queue, priority, wanted)
     limits.plan_run(queue, job.key, id, true)
     allowed.room, allowed.taken = allowed.room - 1, allowed.taken + 1
     if allowed.room > 0 then add_follower(job.key, job.read) end
-    return {id = id, seq = sub(job.member, 1, 8)}
+    return id, sub(job.member, 1, 8)
   end
 
   return reader
 end
 
 -- Read the records of the selected jobs with a key.
-local function read_records(queue, selected)
+local function read_records(queue, claim)
   local ids, places = {}, {}
-  for i, one in ipairs(selected) do
-    if one.seq then ids[#ids + 1], places[#ids + 1] = one.id, i end
+  for i, id in ipairs(claim.ids) do
+    if claim.keyed[i] then ids[#ids + 1], places[#ids + 1] = id, i end
   end
   if #ids == 0 then return end
   for n, text in ipairs(call('HMGET', queue.prefix .. 'waiting', unpack(ids))) do
-    local one = selected[places[n]]
-    check_waiting(queue, one.id, text)
-    if packed_seq(text) ~= one.seq then damaged('job', one.id) end
-    one.original = text
+    check_waiting(queue, ids[n], text)
+    if packed_seq(text) ~= claim.keyed[places[n]] then damaged('job', ids[n]) end
+    claim.records[places[n]] = text
   end
 end
 
@@ -133,7 +133,7 @@ local function charge_keys(queue)
 end
 
 -- Read the records of the selected jobs, and charge the clocks.
-local function finish_keyed_claim(queue, selected)
-  read_records(queue, selected)
+local function finish_keyed_claim(queue, claim)
+  read_records(queue, claim)
   charge_keys(queue)
 end

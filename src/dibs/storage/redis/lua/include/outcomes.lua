@@ -148,18 +148,13 @@ local function remove_outcome(queue, id)
   queue.ended_ids[#queue.ended_ids + 1] = id
 end
 
--- Plan the removal of the outcome of an id, and of its dropped ranges unless its successor is promoted.
-local function forget_end(queue, id, is_promoted)
-  remove_outcome(queue, id)
-  if not is_promoted and call('EXISTS', queue.prefix .. 'dropped') == 1 then set_field(queue, 'dropped', id, false) end
-end
-
 -- Plan the write of the outcome of a job that ends now. With a retention of none, only the older outcome
 -- goes, and the dropped ranges of an id without a new current job.
 local function store_end(queue, job, settlement, is_promoted)
   local text, score = encode_outcome(queue, job, settlement.kind, settlement)
   if text then return store_outcome(queue, job.id, settlement.kind, text, score) end
-  forget_end(queue, job.id, is_promoted)
+  remove_outcome(queue, job.id)
+  if not is_promoted and call('EXISTS', queue.prefix .. 'dropped') == 1 then set_field(queue, 'dropped', job.id, false) end
 end
 
 -- Plan the removal of an active job from the hash `active` and from the sets of its lease, key, cancels and hand-offs.

@@ -12,7 +12,7 @@
 -- status      STATUS_... below; SETTLE_STATUSES in storage/redis/codec/settlements.py has the same order
 
 -- @include accept
--- @include complete_active
+-- @include outcomes
 
 local STATUS_DONE, STATUS_RETURNED, STATUS_HANDED_OFF = 1, 2, 3
 local STATUS_CANCELLED, STATUS_LOST, STATUS_REFUSED = 4, 5, 6
@@ -105,7 +105,6 @@ end
 -- Apply a packed settlement; its follow-ups begin at ARGV[then_at]. Return the packed answer, and the place in ARGV after
 -- its follow-ups.
 local function settle_packed(queue, id, text, fail_queue, manual, then_at)
-  if complete_active(queue, id, text) then return pack('>BI8', STATUS_DONE, 0), then_at end
   local settlement = parse_settlement(text)
   local next_at = then_at + 3 * settlement.follow_up_count
   return pack('>BI8', settle_run(queue, id, settlement, fail_queue, function()

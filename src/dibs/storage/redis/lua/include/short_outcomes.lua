@@ -1,8 +1,8 @@
 -- Outcomes of plain completed jobs in a short form, and the index of their ends.
 --
 -- kept      B flags, I3 class, I7 fence, B lead of the fence, I3 duration, h priority if its flag is set, the last 7
---           bytes of seq, I8 run_at, I4 + result if its flag is set
--- flags     16 priority, 32 result; the two lowest bits are 0, unlike those of any other outcome
+--           bytes of seq, I8 run_at, I8 enqueued_at if its flag is set (else it is run_at), I4 + result if its flag is set
+-- flags     16 priority, 32 result, 64 enqueued_at; the two lowest bits are 0, unlike those of any other outcome
 -- lead      ms by which the fence, without the ms that its class has as `ahead`, is later than claimed_at
 -- duration  ms from claimed_at to ended_at
 -- class     a number for an age in ms ('*' for ever), a holder, and ms by which the numbers were ahead of the time: the
@@ -16,7 +16,7 @@
 
 -- @include queue
 
-local KEEPS_PRIORITY, KEEPS_RESULT, NO_PRIORITY = 16, 32, '\0\0'
+local KEEPS_PRIORITY, KEEPS_RESULT, KEEPS_TIME, NO_PRIORITY = 16, 32, 64, '\0\0'
 
 local function is_kept(text)
   local flags = string.byte(text)
