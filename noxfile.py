@@ -64,7 +64,7 @@ LONG = PROJECT["tool"]["pytest"]["ini_options"]["addopts"][-1].replace("not long
 LONG_FOLDERS = {
     "spark": ("spark",),
     "frameworks": ("frameworks", "web"),
-    "kit": ("kit", "examples", "mutation", "soak"),
+    "kit": ("kit", "examples", "mutation", "simulation", "soak"),
 }
 
 
@@ -376,6 +376,17 @@ def soak(session: nox.Session) -> None:
     session.env["DIBS_SOAK_REPORTS"] = str(reports)
     run_marked(session, "soak", "-n", "3", *session.posargs)
     session.run("python", "-m", "tests.soak.table", str(reports))
+
+
+@nox.session
+def simulate(session: nox.Session) -> None:
+    """Simulate the whole system under faults for ten minutes: `nox -s simulate -- --seeds 0 --minutes 60`.
+
+    Arguments after `--` go to the command. A broken promise is made small, and printed with what repeats it.
+    """
+    install(session)
+    words = session.posargs or ("--seeds", "0", "--minutes", "10", "--jobs", str(os.cpu_count() or 1))
+    session.run("python", "-m", "dibs_conformance.simulate", *words)
 
 
 @nox.session

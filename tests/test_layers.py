@@ -59,6 +59,8 @@ LAYERS = {
     "django": ("dibs.django", "dibs.django_tasks"),
     "web": ("dibs.web",),
     "cli": ("dibs.cli", "dibs.__main__"),
+    # The simulation runs the whole system, which the kit for storages must not know.
+    "simulation": ("dibs_conformance.simulate", "dibs_conformance.simulation"),
     "kit": ("dibs_conformance",),
     "fixtures": ("dibs_testing",),
 }
@@ -95,6 +97,7 @@ MAY_IMPORT = {
     "django": (*APP, "postgres"),
     "web": (*APP, "doctor", "spark"),
     "cli": (*ABOVE, "doctor", "spark", "testing", "telemetry", "web"),
+    "simulation": (*ABOVE, "memory", "kit"),
     "kit": (*STORAGE, "public"),
     # The pytest plugin for users' projects, where the packages that the kit needs may be missing.
     "fixtures": ("public", "testing"),
@@ -146,7 +149,7 @@ THIRD_PARTY = {
     "pytest": ("kit", "fixtures"),
     "redis": ("redis",),
     "rich": ("cli", "kit"),
-    "rich_click": ("cli", "kit"),
+    "rich_click": ("cli", "kit", "simulation"),
     "sse_starlette": ("web",),
     "starlette": ("web",),
     "uvicorn": ("web",),

@@ -158,10 +158,11 @@ def run_on_new_loop(work: Coroutine[Any, Any, None]) -> None:
     """
     runner = asyncio.Runner(loop_factory=uvloop_factory())
     with repeated_warnings_once_a_minute():
-        runner.run(_run_then_cancel_tasks(work))
+        runner.run(run_then_cancel_tasks(work))
 
 
-async def _run_then_cancel_tasks(work: Coroutine[Any, Any, None]) -> None:
+async def run_then_cancel_tasks(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine, then cancel the tasks that it leaves, and give them CANCEL_TIMEOUT seconds to end."""
     await work
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:

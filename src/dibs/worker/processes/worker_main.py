@@ -95,12 +95,13 @@ def _isolated_specs(app: Dibs, spec: ProcessSpec) -> dict[str, bytes]:
 def run_worker_process(pipe: Connection, started: MutableSequence[float], encoded_spec: bytes) -> None:
     """Run a worker in this child process until the supervisor stops it, then exit."""
     parent, spec, app = set_up_process(pipe, encoded_spec)
-    run_and_exit(_run_worker(parent, spec, app, started))
+    run_and_exit(run_worker(parent, spec, app, started))
 
 
-async def _run_worker(
+async def run_worker(
     parent: ParentPipe, spec: ProcessSpec, app: Dibs, started: MutableSequence[float]
 ) -> None:
+    """Run the worker of a child process until its supervisor stops it. `parent` is the pipe to it."""
     try:
         await _run_until_ended(parent, spec, app, started)
     except Exception as error:  # noqa: BLE001 - only the part of the lifespan after its yield can raise here
