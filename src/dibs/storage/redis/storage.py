@@ -267,11 +267,8 @@ class RedisStorage(RedisSession):
             self._time_argument(now)
             return []
         batch = await self._encode_settlements(queue, settlements)
-        reply = await self._run_script(
-            "settle", queue, now, queue, len(settlements), *batch.arguments, *batch.follow_ups,
-            more_queues=batch.targets,
-        )  # fmt: skip
-        return batch.decode(reply)
+        ((_, settled, _),) = await self._run_steps([(queue, batch, 0)], "", now)
+        return batch.decode(settled)
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
@@ -279,10 +276,9 @@ class RedisStorage(RedisSession):
         checks.check_claim(queue, lease, limit, self.limits)
         checks.check_settle(queue, settlements, self.limits)
         batch = await self._encode_settlements(queue, settlements)
-        settled, claimed = await self._run_script(
-            "settle_and_claim", queue, now, queue, len(settlements), codec.encode_lease(lease),
-            min(limit, STEP), *batch.arguments, *batch.follow_ups, more_queues=batch.targets,
-        )  # fmt: skip
+        ((_, settled, claimed),) = await self._run_steps(
+            [(queue, batch, limit)], codec.encode_lease(lease), now
+        )
         claim = await self._finish_claim(queue, lease, limit, now, claimed)
         return SettleAndClaimResult(tuple(batch.decode(settled)), claim)
 
@@ -312,15 +308,26 @@ class RedisStorage(RedisSession):
         self, steps: Sequence[QueueStep], batches: Sequence[SettlementBatch], lease: str, now: int | None
     ) -> list[StepReply]:
         """Run the script for the first steps, and return their replies. It stops early after many runs."""
-        part = StepBatch()
-        for step, batch in zip(steps[:SMALL_STEP], batches, strict=False):
-            part.add(step.queue, batch, min(step.limit, STEP))
-        first, *others = part.queues
-        arguments = [codec.encode_lease(lease), part.count, *part.arguments]
-        replies: list[Any] = await self._run_script("serve", first, now, *arguments, more_queues=others)
+        part = [
+            (step.queue, batch, step.limit) for step, batch in zip(steps[:SMALL_STEP], batches, strict=False)
+        ]
+        replies = await self._run_steps(part, codec.encode_lease(lease), now)
         if isinstance(replies[-1], RedisError):
             error = translate_error(replies[-1], self.url)
             raise OutcomeUnknown(f"a request for {len(steps)} queues ended early: {error}") from error
+        return replies
+
+    async def _run_steps(
+        self, steps: Sequence[tuple[str, SettlementBatch, int]], lease: str, now: int | None
+    ) -> list[Any]:
+        """Run the script for steps (a queue, its settlements, and a limit of claimed jobs). Return its replies."""
+        part = StepBatch()
+        for queue, batch, limit in steps:
+            part.add(queue, batch, min(limit, STEP))
+        first, *others = part.queues
+        replies: list[Any] = await self._run_script(
+            "serve", first, now, lease, part.count, *part.arguments, more_queues=others
+        )
         return replies
 
     async def _step_result(

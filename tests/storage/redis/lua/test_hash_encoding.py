@@ -8,7 +8,7 @@ from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.redis import RedisStorage
 
-#: The number of jobs from which the hash is a hash table, as in lua/include/hash_encoding.lua.
+#: The number of jobs from which the hash is a hash table, as in lua/include/claim_order.lua.
 LONG_HASH = 64
 
 

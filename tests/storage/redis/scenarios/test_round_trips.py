@@ -31,7 +31,7 @@ async def test_a_job_costs_one_script_for_each_verb_and_none_for_its_waits(
                 token = await exchange(storage, lease, token, f"job-{number}")
 
         sent = [call["words"][:2] for call in calls]
-        verbs = [code_of(storage, name) for name in ("enqueue", "claim", "settle_and_claim", "get")]
+        verbs = [code_of(storage, name) for name in ("enqueue", "claim", "serve", "get")]
         assert verbs * 5 == sent
 
 

@@ -95,7 +95,9 @@ def decode_events(raw: bytes) -> list[LogEvent]:
         kind, has, size = _EVENT.unpack_from(raw, at)
         start = at + _EVENT.size
         if kind >= _GROUP:
-            grouped, at = _decode_group(raw, start, KINDS[kind - _GROUP - 1], size, now, 23 if has & _HAS_TIME else 15)
+            grouped, at = _decode_group(
+                raw, start, KINDS[kind - _GROUP - 1], size, now, 23 if has & _HAS_TIME else 15
+            )
             events += grouped
             continue
         at = start + size

@@ -6,7 +6,7 @@
 -- Returns  for each queue {lead of the queue in ms, waiting, scheduled, retrying, active, handed_off, blocked, completed, failed,
 --          cancelled, 1 if the numbers may be inexact, else 0}
 
--- @include kept_outcomes
+-- @include short_outcomes
 -- @include each_queue
 
 -- The most expired outcomes in the short form that one step reads.

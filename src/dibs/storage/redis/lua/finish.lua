@@ -1,6 +1,8 @@
 -- End a handed-off run by its id and a revision of it (docs/explanation/contract.md, finish).
 --
--- KEYS     as in storage/redis/lua/settle.lua
+-- KEYS[1]  prefix of the queue's keys
+-- KEYS[2]  prefix of the keys of its fail queue; KEYS[1] again if it is a fail queue itself
+-- KEYS[3…] prefixes of the keys of the queues of follow-ups
 -- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  name of the queue
 -- ARGV[3]  id

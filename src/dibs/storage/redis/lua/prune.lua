@@ -8,7 +8,6 @@
 --          else 0}
 
 -- @include outcomes
--- @include kept_outcomes
 -- @include commit
 
 local queue, limit = open_queue(KEYS[1], ARGV[1]), tonumber(ARGV[2])

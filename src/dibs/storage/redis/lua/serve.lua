@@ -1,18 +1,19 @@
--- Settle and claim in several queues. Each step is one queue: settle, then claim, two atomic steps as in
--- storage/redis/lua/settle_and_claim.lua. One script for all queues costs half of one script for each.
+-- Settle and claim (docs/explanation/contract.md, settle and claim) in one queue or in several. Each step is one queue: settle,
+-- then claim, two atomic steps in one round trip. Runs end or return to waiting, each if its fence is valid. One script for all
+-- queues costs half of one script for each.
 --
 -- KEYS     prefixes of the keys of all queues that the steps name
 -- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  lease
 -- ARGV[3]  number of steps
 -- ARGV[4…] for each step: index of the queue's prefix in KEYS, name of the queue, index of the prefix of its fail queue,
---          number of settlements, number of follow-ups, limit (0 claims no job), then ARGV[4…] of
---          storage/redis/lua/settle.lua
--- Returns  for each step {now, reply of storage/redis/lua/settle.lua or '', reply of storage/redis/lua/claim.lua or ''}.
+--          number of settlements, number of follow-ups, limit (0 claims no job), then id, settlement, id,
+--          settlement, ..., then the follow-ups (storage/redis/lua/include/settle_one.lua)
+-- Returns  for each step {now, packed answers (settle_one.lua) or '', reply of storage/redis/lua/claim.lua or ''}.
 --          The script stops after MAX_RUNS runs, so that other clients wait for at most some ms; the caller sends the
 --          other steps again. If a step fails after other steps were applied, its reply is the error, and the last one.
 
--- @include settle_run
+-- @include complete_claimed
 -- @include claim_step
 -- @include each_queue
 

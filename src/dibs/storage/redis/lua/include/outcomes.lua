@@ -12,7 +12,7 @@
 -- @include claim_order
 -- @include event_log
 -- @include fold
--- @include expand_outcome
+-- @include short_outcomes
 
 local OUTCOME_KINDS = {'completed', 'failed', 'cancelled'}
 local KIND_LETTERS = {'c', 'f', 'x'}

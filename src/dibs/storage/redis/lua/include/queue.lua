@@ -16,9 +16,12 @@
 -- of the server to read, and each number as text 5,000 to write, of 250,000 in all.
 
 -- @include job_record
--- @include defaults
 
 local call = redis.call
+
+-- The values of the settings that are not set; the age of outcomes as in storage/redis/codec/data.py. Ms, bytes and ms.
+local DEFAULT_RETENTION = '3600000,604800000,3600000,f'
+local DEFAULT_LOG_AGE, DEFAULT_LOG_BYTES, DEFAULT_REQUEST_KEY_AGE = 86400000, 67108864, 3600000
 
 -- Return the names of the settings. A table of them would cost each step more.
 local function setting_names()
