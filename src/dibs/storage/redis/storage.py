@@ -320,7 +320,7 @@ class RedisStorage(RedisSession):
     async def _run_steps(
         self, steps: Sequence[tuple[str, SettlementBatch, int]], lease: str, now: int | None
     ) -> list[Any]:
-        """Run the script for steps (a queue, its settlements, and a limit of claimed jobs). Return its replies."""
+        """Run the script for steps (a queue, its settlements, and a limit of jobs). Return its replies."""
         part = StepBatch()
         for queue, batch, limit in steps:
             part.add(queue, batch, min(limit, STEP))

@@ -55,7 +55,7 @@ _SETTLED: Final = Layout(">BQ")
 
 @define
 class SettlementBatch:
-    """Collects the settlements of one queue as arguments of settle.lua, and decodes the reply."""
+    """Collects the settlements of one queue as arguments of serve.lua, and decodes the reply."""
 
     queue: str
     limits: Limits
