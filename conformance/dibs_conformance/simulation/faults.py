@@ -29,8 +29,10 @@ KINDS: Final = (
     "deploy",
 )
 #: Seconds of a storm and of a calm time, the shortest and the longest.
-STORM: Final = (60.0, 900.0)
-CALM: Final = (200.0, 700.0)
+STORM: Final = (60.0, 600.0)
+CALM: Final = (200.0, 600.0)
+#: Seconds until the first storm.
+FIRST: Final = (5.0, 100.0)
 
 
 class Fault(Struct, frozen=True):
@@ -57,7 +59,7 @@ def draw_faults(seed: int, seconds: float, machines: int) -> tuple[Sequence[Stor
     kinds = [kind for kind in KINDS if random.random() < 0.75] or [random.choice(KINDS)]
     storms: list[Storm] = []
     faults: list[Fault] = []
-    now = random.uniform(*CALM) / 2
+    now = random.uniform(*FIRST)
     while now < seconds:
         end = min(now + random.uniform(*STORM), seconds)
         storms.append(Storm(now, end))

@@ -206,6 +206,9 @@ class Ledger:
                 self._fail("4.2 one run at a time", f"{queue}/{one.id} was reaped and is not active")
                 continue
             self.counts["reaped"] += 1
+            holder = run.process
+            if self.is_calm() and holder is not None and not (holder.dead or self._is_local(holder)):
+                self._fail("3 leases", f"{run} lost its lease in a calm system while its handler runs")
             self._end(run, "reap", came_back=one.kind != "cancelled", check_handler=False)
 
     def _on_cancel(

@@ -124,6 +124,8 @@ class WorkerMachine(Machine):
         self.settings = settings
         self._stop: StopRequests | None = None
         self.stopping = False
+        #: The number of audits in a row in which a process was missing.
+        self.incomplete = 0
 
     async def main(self, process: Process, app: Dibs) -> None:
         self.stopping, self._stop = False, StopRequests()

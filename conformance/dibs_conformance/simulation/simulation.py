@@ -23,9 +23,11 @@ from dibs_conformance.simulation.workload import ProducerMachine, make_app
 from dibs_conformance.simulation.world import SECOND, BrokenPromise, Process, World, clock_text
 
 #: Seconds of calm at the end within which every job and every wait must have ended.
-DRAIN_WITHIN: Final = 1800.0
+DRAIN_WITHIN: Final = 900.0
 #: Seconds between two audits.
 AUDIT_EVERY: Final = 5.0
+#: Seconds in which a worker replaces a process that has died, in a calm system.
+REPLACED_WITHIN: Final = 30.0
 #: The most tasks of one process, and the most waits at the storage for each process.
 MOST_TASKS: Final = 1500
 MOST_WAITS: Final = 200
@@ -251,6 +253,17 @@ class Simulation:
             self.world.fail("nothing grows without bound", f"{self.server.pending} calls wait at the storage")
         if self.ledger.is_calm() and not self.workers[0].finished:
             self._check_leases()
+            self._check_processes()
+
+    def _check_processes(self) -> None:
+        """Check that a calm worker has all its processes. One that crashed just now is being replaced."""
+        for worker in self.workers:
+            missing = 1 + worker.settings.processes - len(worker.processes)
+            worker.incomplete = worker.incomplete + 1 if missing > 0 else 0
+            if worker.incomplete * AUDIT_EVERY > REPLACED_WITHIN:
+                self.world.fail(
+                    "a worker process that died is replaced", f"{worker.name} has {missing} processes too few"
+                )
 
     def _check_leases(self) -> None:
         if overdue := self.ledger.overdue_leases(self.server.now_ms):

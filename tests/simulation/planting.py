@@ -1,0 +1,196 @@
+"""Plants a bug in the product, and runs a simulation with it: `python -m tests.simulation.planting NAME`.
+
+A bug is a text replacement, which an import hook makes before the module is compiled: so it is in all classes
+and functions, also in those that other modules import by name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+from typing import Final
+
+from attrs import frozen
+
+
+@frozen
+class PlantedBug:
+    """A bug: in `module`, `old`, which occurs once, becomes `new`."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    #: A seed that finds the bug with the options of test_planted_bugs.py; None if none was found yet.
+    seed: int | None = None
+
+
+_WORKER: Final = "dibs.worker.dispatch.worker"
+_SUPERVISOR: Final = "dibs.worker.supervisor.supervisor"
+_LEASES: Final = "dibs.worker.supervisor.leases"
+
+BUGS: Final = (
+    PlantedBug(
+        "a wake-up makes a queue ready and starts no step",
+        "dibs.worker.dispatch.listener",
+        "        self._queues, self._task, self._changed = [], None, True\n        self._wake_worker()\n",
+        "        self._queues, self._task, self._changed = [], None, True\n",
+        seed=1,
+    ),
+    PlantedBug(
+        "only the newest lease is renewed",
+        _LEASES,
+        "            for lease in self.leases:\n                await self._renew(lease)",
+        "            for lease in self.leases[-1:]:\n                await self._renew(lease)",
+    ),
+    PlantedBug(
+        "a lost reply to a claim keeps its lease",
+        _WORKER,
+        "            if reply.claim_unknown:\n",
+        "            if reply.claim_unknown and self._draining:\n",
+    ),
+    PlantedBug(
+        "the death of a process keeps the lease of its claims",
+        _SUPERVISOR,
+        "        self._replace_lease(self._leases.current)\n",
+        "",
+    ),
+    PlantedBug(
+        "a lease is dropped before every worker has left it",
+        _LEASES,
+        " if not self._held_runs.count_under(lease)]:",
+        "]:",
+        seed=2,
+    ),
+    PlantedBug(
+        "settlements of a failed request are forgotten",
+        _WORKER,
+        "        queue.round_trips.outbox[:0] = reply.unsettled\n",
+        "        queue.round_trips.outbox[:0] = reply.unsettled[1:]\n",
+    ),
+    PlantedBug(
+        "a batch answers its calls in another order",
+        "dibs.client.connection.coalescing",
+        "                    call.answer.set_result(answer)",
+        "                    call.answer.set_result(answer if len(batch) < 3 else answers[-1])",
+        seed=1,
+    ),
+    PlantedBug(
+        "a run that overran is settled while it runs",
+        "dibs.worker.execution.executor",
+        "        if not self._killable:\n",
+        "        if True:\n",
+        seed=2,
+    ),
+    PlantedBug(
+        "a dead worker process is not replaced",
+        _SUPERVISOR,
+        "            self._replace_worker_later(lifetime)\n",
+        "",
+        seed=1,
+    ),
+    PlantedBug(
+        "an open parent counts as ended",
+        "dibs.flow.running.decide",
+        "while index >= 0 and is_ended(self.notes[parents[index]]):",
+        "while index >= 0 and self.notes[parents[index]] != WAITING:",
+    ),
+    PlantedBug(
+        "a completed tick enqueues no next tick",
+        "dibs.worker.execution.outcome",
+        "if handler.after is None and not may_be_tick(invocation):",
+        "if handler.after is None:",
+    ),
+    PlantedBug(
+        "the watch of deadlines outlives the supervisor",
+        _SUPERVISOR,
+        "        for task in self._tasks:\n            task.cancel()\n        await self._leases.stop()",
+        "        await self._leases.stop()",
+        seed=1,
+    ),
+    PlantedBug(
+        "the renewal of leases outlives the supervisor",
+        _LEASES,
+        "            task.cancel()\n        for lease in self._keeper.leases:",
+        "            pass\n        for lease in self._keeper.leases:",
+        seed=1,
+    ),
+    PlantedBug(
+        "a wait for a result has no slow poll",
+        "dibs.client.connection.outcome_wait",
+        "            await self.sleep(self._seconds_until_poll())\n",
+        "            await self.sleep(None)\n",
+    ),
+    PlantedBug(
+        "a claim that returns few jobs keeps their capacity",
+        _WORKER,
+        "                self._capacity.give_back((trip.reserved - started) * queue.size)",
+        "                self._capacity.give_back(0)",
+        seed=1,
+    ),
+    PlantedBug(
+        "a worker counts as drained while handlers run",
+        _WORKER,
+        "self._tasks or not self._in_flight.all_unstoppable(stopping=self._stopping):",
+        "self._tasks:",
+    ),
+    PlantedBug(
+        "a lost lease leaves the processes alive",
+        _SUPERVISOR,
+        "            self._held_runs.remove_worker(worker)\n            worker.shut_down()\n",
+        "            self._held_runs.remove_worker(worker)\n",
+    ),
+    PlantedBug(
+        "a failed node wakes no flow and no timer does",
+        "dibs.maintenance.flow_repair",
+        "if slot.current is None]",
+        "if slot.current is not None]",
+    ),
+)
+
+
+class _PlantingLoader(SourceFileLoader):
+    def __init__(self, name: str, path: str, bug: PlantedBug) -> None:
+        super().__init__(name, path)
+        self._bug = bug
+
+    def get_code(self, fullname: str) -> object:  # type: ignore[override]
+        # Without the cache of compiled files.
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+    def get_data(self, path: str) -> bytes:
+        text = super().get_data(path).decode()
+        assert text.count(self._bug.old) == 1, f"{self._bug.name}: the text to be replaced is gone"
+        return text.replace(self._bug.old, self._bug.new).encode()
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, bug: PlantedBug) -> None:
+        self._bug = bug
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._bug.module:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        assert spec is not None
+        assert spec.origin is not None
+        spec.loader = _PlantingLoader(fullname, spec.origin, self._bug)
+        return spec
+
+
+def plant(name: str) -> None:
+    """Plant the bug with this name. Call it before dibs is imported."""
+    [bug] = [bug for bug in BUGS if bug.name == name]
+    sys.meta_path.insert(0, _Finder(bug))
+
+
+if __name__ == "__main__":
+    plant(sys.argv[1])
+    from dibs_conformance.simulation.command import run_as_child
+
+    run_as_child()
