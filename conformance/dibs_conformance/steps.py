@@ -38,9 +38,6 @@ Op = Literal[
     "counts",
     "import",
     "prune",
-    "list",
-    "export",
-    "split",
     "events",
     "effect",
     "drained",
@@ -133,9 +130,8 @@ class RecordedStep(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     memo: str = ""
     #: Of a configure: the settings in the patch, each with its value as JSON text.
     patch: dict[str, str] | None = None
-    #: Of a page: the cursor or offset it begins after, and the cursor it ends at.
+    #: Of a page of the log: the offset it begins after.
     after: str | None = None
-    upto: str | None = None
 
     # -- the answer
     fence: int = 0
@@ -157,10 +153,8 @@ class RecordedStep(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     counts: dict[str, int] | None = None
     #: Of a configure: all settings of the queue, each with its value as JSON text.
     settings: dict[str, str] | None = None
-    #: Of a page: the cursor or offset at which the next page begins; None on the last page.
+    #: Of a page of the log: the offset at which the next page begins.
     next: str | None = None
-    #: The ids on a page of `list` or `export`.
-    ids: tuple[str, ...] = ()
     #: The events on a page of the log, and whether the log was trimmed behind `after`.
     logged: tuple[LoggedEntry, ...] = ()
     fell_off: bool = False

@@ -198,8 +198,6 @@ class RecordedHistory:
     unanswered: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     #: By queue and lease: the first drop. It may have closed any run under the lease since.
     drops: dict[tuple[str, str], RecordedStep] = field(factory=dict)
-    #: By queue: answered pages of `list` and `export`, and answered splits, by client in the order sent.
-    pages: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     #: By queue: answered readings of the log.
     log_reads: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     counts: list[RecordedStep] = field(factory=list)
@@ -253,8 +251,6 @@ class RecordedHistory:
     def _add_rare(self, step: RecordedStep) -> None:
         if step.op == "configure":
             self.configures[step.queue].append(step)
-        elif step.op in ("list", "export", "split"):
-            self.pages[step.queue].append(step)
         elif step.op == "events":
             self.log_reads[step.queue].append(step)
         elif step.op == "counts":

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from dibs.model.job import Slot
-from dibs.model.results import ExportPage
 from dibs.storage.protocol import Storage
 from dibs_conformance.verbs.actions import ClientAction
 from dibs_conformance.verbs.list import MAX_PAGES, EndlessPages, apply_found, split_reading
-from dibs_conformance.verbs.verb import CallEncoding, StepFields, Verb, answered, race
+from dibs_conformance.verbs.verb import Verb, race
 
 #: The number of parts into which the operation `split` divides an export.
 PARTS = 2
@@ -40,21 +38,6 @@ async def read_split(storage: Storage, queue: str, *, limit: int = 100) -> list[
     return found
 
 
-def recorded_request(
-    queue: str, *, after: str | None = None, until: str | None = None, **_: Any
-) -> StepFields:
-    return [{"op": "export", "queue": queue, "after": after, "upto": until}]
-
-
-def recorded_reply(requested: StepFields, answer: ExportPage) -> StepFields:
-    ids = tuple(record.id for record in answer.records)
-    return [{**one, "status": "listed", "ids": ids, "next": answer.after} for one in requested]
-
-
-def recorded_split(queue: str, *_: Any, state: str | None = None, **__: Any) -> StepFields:
-    return [{"op": "split", "queue": queue, "how": state or ""}]
-
-
 VERB = Verb(
     name="export",
     section="3, Queues as a whole",
@@ -73,7 +56,6 @@ VERB = Verb(
             first_action=ClientAction(operation="export", limit=1),
         ),
     ),
-    encoding=CallEncoding(recorded_request, recorded_reply),
     valid={"after": None, "until": None},
 )
 SPLIT = Verb(
@@ -91,5 +73,4 @@ SPLIT = Verb(
             "split", "forget", "3, Queues as a whole", first_action=ClientAction(operation="split", limit=1)
         ),
     ),
-    encoding=CallEncoding(recorded_split, answered("split")),
 )

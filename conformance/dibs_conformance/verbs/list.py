@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from msgspec.structs import replace
 
 from dibs.model.job import Slot
-from dibs.model.results import ListPage, State
+from dibs.model.results import State
 from dibs.storage.protocol import Storage
 from dibs_conformance import strategies as some
 from dibs_conformance.lockstep.core import CursorRange, LockstepCore
@@ -20,7 +19,7 @@ from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import STATES, states_of_record
 from dibs_conformance.verbs.actions import CLAIM, ENQUEUE_BOTH, GRANTS, IDS, ClientAction, ClientCall
-from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, race
+from dibs_conformance.verbs.verb import CallPart, Verb, race
 
 
 class SplitCalls(LockstepCore):
@@ -138,17 +137,6 @@ class ListRules(MachineBase):
         self.lockstep.list(queue, state, limit)
 
 
-def recorded_request(
-    queue: str, state: str, *, after: str | None = None, until: str | None = None, **_: Any
-) -> StepFields:
-    return [{"op": "list", "queue": queue, "how": state, "after": after, "upto": until}]
-
-
-def recorded_reply(requested: StepFields, answer: ListPage) -> StepFields:
-    ids = tuple(id for id, _ in answer.items)
-    return [{**one, "status": "listed", "ids": ids, "next": answer.after} for one in requested]
-
-
 VERB = Verb(
     name="list",
     section="3, Queues as a whole",
@@ -167,6 +155,5 @@ VERB = Verb(
             first_action=ClientAction(operation="list", state="active", limit=1),
         ),
     ),
-    encoding=CallEncoding(recorded_request, recorded_reply),
     valid={"after": None, "until": None},
 )

@@ -215,15 +215,6 @@ def r27(*, bad: bool) -> HistoryBuilder:
     return history if bad else log_page(history, "1", "1")
 
 
-def r28(*, bad: bool) -> HistoryBuilder:
-    """The second page of a listing repeats an id of the first, or another that waits as well."""
-    history = HistoryBuilder().enqueued(1).enqueued(2, id="b")
-    history = history.add("list", "listed", id="", how="waiting", ids=("a", "b"), next="1")
-    ids = ("a",) if bad else ()
-    history = history.add("list", "listed", id="", how="waiting", ids=ids, after="1")
-    return history.claimed(20, 1, 1).claimed(21, 2, 2, id="b")
-
-
 def memo_is_lost(*, bad: bool) -> HistoryBuilder:
     """A run stores a memo and is retried. The next run gets it, or none."""
     history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).add("report", "reported", fence=10, memo="m")
