@@ -23,7 +23,6 @@ from dibs_conformance.crashes.scenes import FaultCampaign, Survivor
 from dibs_conformance.report import Findings, LawFailure, SkippedTest
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 from dibs_conformance.verbs.actions import (
-    GRANTS,
     IDS,
     START,
     ClientAction,
@@ -32,6 +31,7 @@ from dibs_conformance.verbs.actions import (
     Program,
     Round,
     Snapshot,
+    read_actions,
 )
 from dibs_conformance.verbs.enqueue import LARGE_DATA
 
@@ -41,21 +41,10 @@ LAW = (
     "power loss",
 )
 #: All kinds of calls, with payloads so large that the storage also compacts its files.
-ACTIONS = (
-    *GRANTS,
-    ClientAction(operation="enqueue", ids=IDS),
-    ClientAction(operation="claim"),
-    ClientAction(operation="enqueue", data=1),
-    ClientAction(operation="report", limit=1),
-    ClientAction(operation="configure", configure_to="fail handler"),
-    ClientAction(operation="settle", settle_as="fail"),
-    ClientAction(operation="settle", settle_as="complete", nth_newest=1, flag=True),
-    *(ClientAction(operation="enqueue", data=data) for _ in range(5) for data in (LARGE_DATA, 0)),
-    ClientAction(operation="enqueue", data=2),
-    ClientAction(operation="claim"),
-    ClientAction(operation="settle", settle_as="retry later"),
-    ClientAction(operation="cancel", ids=IDS),
-    ClientAction(operation="forget"),
+ACTIONS = read_actions(
+    "leases; enqueue a b; claim; enqueue data=1; report one; configure fail handler; settle fail; "
+    f"settle nth_newest=1 flag; {f'enqueue data={LARGE_DATA}; enqueue; ' * 5}enqueue data=2; claim; "
+    "settle retry later; cancel a b; forget"
 )
 QUEUE = "power"
 #: Disk states tried even if the time is over.

@@ -20,9 +20,7 @@ from dibs_conformance.report.findings import law_report
 from dibs_conformance.target import LevelPlan
 from dibs_conformance.verbs import VERBS, remember
 from dibs_conformance.verbs.actions import (
-    CLAIM,
     IDS,
-    PAST_SHORT_TTL,
     START,
     ClientAction,
     ClientCall,
@@ -30,6 +28,7 @@ from dibs_conformance.verbs.actions import (
     Program,
     Round,
     Snapshot,
+    read_actions,
 )
 from dibs_conformance.verbs.verb import Scene
 
@@ -41,12 +40,7 @@ SECTION = "4.1; 4.7; 4, Durability"
 SCENES: dict[str, Scene] = {name: scene for verb in VERBS.values() for name, scene in verb.scenes.items()}
 
 #: Actions of another client after the fault, which show that the storage still works.
-RECOVERY_ACTIONS = (
-    ClientAction(operation="reap", clock_offset=PAST_SHORT_TTL),
-    CLAIM,
-    ClientAction(operation="settle"),
-    ClientAction(operation="enqueue", data=2),
-)
+RECOVERY_ACTIONS = read_actions("reap late; claim; settle; enqueue data=2")
 
 
 class Survivor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from attrs import define, evolve, field, frozen
 
@@ -172,42 +172,60 @@ class Round:
     snapshot: Snapshot | None = None
 
 
-#: `ClientAction.data` for jobs with the key `k`, and with another key (verbs/enqueue.py, `JOB_DATA`).
-KEYED_DATA, OTHER_KEY_DATA = 3, 4
+#: Situations by name: the actions that lead to each. Every example begins with one long and one short lease.
+SITUATIONS: Final = {
+    "leases": "grant; grant lease=1",
+    "both wait": "leases; enqueue a b",
+    "runs": "leases; enqueue; claim",
+    "runs with a successor": "runs; enqueue data=1",
+    # A short lease can expire within an example.
+    "runs under a short lease": "leases; enqueue; claim lease=1",
+    "handed off": "runs; settle hand off",
+    "failed": "runs; settle fail",
+    # The outcome expires as soon as a client adds `PAST_SHORT_TTL` to its time.
+    "short outcome": "configure short outcomes; runs under a short lease; settle",
+    # Both ids wait, with the same key, and then in a queue that allows one run of a key at a time.
+    "keyed": "leases; enqueue a b data=3",
+    "one of two": "leases; configure one of a key; enqueue a b data=3",
+    # One of two jobs of a full key runs. A storage without limits has the same states.
+    "a full key": "keyed; configure one of a key; claim one",
+    # Two jobs wait in a queue that allows one start a minute.
+    "one start": "leases; configure one start; enqueue a b",
+}
+#: Words in the text of an action that stand for values of its fields.
+WORDS: Final[dict[str, dict[str, Any]]] = {
+    "late": {"clock_offset": PAST_SHORT_TTL},
+    "one": {"limit": 1},
+    "flag": {"flag": True},
+}
 
-#: Every example begins with one long and one short lease.
-GRANTS = (ClientAction(operation="grant"), ClientAction(operation="grant", lease=1))
 
-ENQUEUE, CLAIM = ClientAction(operation="enqueue"), ClientAction(operation="claim")
-ENQUEUE_BOTH = ClientAction(operation="enqueue", ids=IDS)
-ENQUEUE_OTHER = ClientAction(operation="enqueue", ids=IDS[1:])
-CLAIM_ONE = ClientAction(operation="claim", limit=1)
-SETTLE = ClientAction(operation="settle")
-HAND_OFF = ClientAction(operation="settle", settle_as="hand off")
-REAP = ClientAction(operation="reap", clock_offset=PAST_SHORT_TTL)
-READ_LOG = ClientAction(operation="events")
+def read_actions(text: str) -> tuple[ClientAction, ...]:
+    """Return the actions of a text: situations, and operations with their options, separated by `;`.
 
-
-def configure(to: str) -> ClientAction:
-    """Return a configure with one of verbs.configure.SETTINGS_PATCHES."""
-    return ClientAction(operation="configure", configure_to=to)
+    For example, "runs; enqueue b data=1; settle retry later; configure one of a key; reap late". The words
+    after an operation are ids, or the name of a settle action or a settings patch.
+    """
+    found: list[ClientAction] = []
+    for step in text.split("; "):
+        found += read_actions(SITUATIONS[step]) if step in SITUATIONS else [read_action(step)]
+    return tuple(found)
 
 
-#: The job `a` is active under the long lease.
-RUNNING = (*GRANTS, ENQUEUE, CLAIM)
-WITH_SUCCESSOR = (*RUNNING, ClientAction(operation="enqueue", data=1))
-#: The job `a` is active under the short lease, which can expire within an example.
-RUNNING_SHORT_LEASE = (*GRANTS, ENQUEUE, ClientAction(operation="claim", lease=1))
-HANDED_OFF = (*RUNNING, HAND_OFF)
-FAILED = (*RUNNING, ClientAction(operation="settle", settle_as="fail"))
-#: An outcome of `a` that expires as soon as a client adds `PAST_SHORT_TTL` to its time.
-SHORT_OUTCOME = (configure("short outcomes"), *RUNNING_SHORT_LEASE, SETTLE)
+def read_action(text: str) -> ClientAction:
+    operation, *words = text.split()
+    if operation == "configure":
+        return ClientAction(operation=operation, configure_to=" ".join(words))
+    fields: dict[str, Any] = {}
+    for word in (word for word in words if word in WORDS or "=" in word):
+        name, _, value = word.partition("=")
+        parsed = (
+            tuple(value.split("+")) if name == "ids" else int(value) if value.lstrip("-").isdigit() else value
+        )
+        fields |= WORDS.get(word, {name: parsed})
+    if plain := [word for word in words if word not in WORDS and "=" not in word]:
+        fields |= {"settle_as": " ".join(plain)} if operation == "settle" else {"ids": tuple(plain)}
+    return ClientAction(operation=operation, **fields)
 
-#: Both ids wait, with the same key.
-KEYED = (*GRANTS, ClientAction(operation="enqueue", ids=IDS, data=KEYED_DATA))
-#: As KEYED, in a queue that allows one run of a key at a time.
-ONE_OF_TWO = (*GRANTS, configure("one of a key"), ClientAction(operation="enqueue", ids=IDS, data=KEYED_DATA))
-#: One of two jobs of a full key runs, and the other waits. A storage without limits has the same states.
-FULL_KEY = (*KEYED, configure("one of a key"), CLAIM_ONE)
-#: Two waiting jobs of a queue that allows one start a minute.
-ONE_START = (*GRANTS, configure("one start"), ENQUEUE_BOTH)
+
+GRANTS: Final = read_actions("leases")

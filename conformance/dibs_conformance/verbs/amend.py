@@ -23,15 +23,14 @@ from dibs_conformance.oracle.ids import Amendment, IdRecord, apply_amendment
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.steps import digest
-from dibs_conformance.verbs.actions import ENQUEUE, GRANTS, WITH_SUCCESSOR, ClientAction
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     CallPart,
-    Scene,
     StepFields,
     Verb,
     check_answer,
-    race,
+    read_races,
+    read_scenes,
     with_status,
 )
 
@@ -140,7 +139,7 @@ VERB = Verb(
     weight=2,
     arguments=lambda action, _, __: {"id": action.ids[0], "patch": PATCHES[action.flag]},
     apply=apply,
-    races=(race("amend", "claim", setup=(*GRANTS, ENQUEUE)),),
-    scenes={"amend": Scene(WITH_SUCCESSOR, ClientAction(operation="amend"))},
+    races=read_races("amend beside claim: leases; enqueue"),
+    scenes=read_scenes("amend: runs with a successor / amend"),
     encoding=CallEncoding(recorded_request, lambda requested, answer: with_status(requested, [answer])),
 )

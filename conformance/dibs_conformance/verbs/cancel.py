@@ -18,14 +18,14 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.ending import end_current
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.verbs.actions import ENQUEUE, GRANTS, WITH_SUCCESSOR, ClientAction, ClientState
+from dibs_conformance.verbs.actions import ClientAction, ClientState
 from dibs_conformance.verbs.verb import (
     CallEncoding,
-    Scene,
     Verb,
     apply_to_id,
     by_ids,
-    race,
+    read_races,
+    read_scenes,
     step_of_each_id,
     with_status,
 )
@@ -95,7 +95,10 @@ VERB = Verb(
     arguments=build_arguments,
     batch="ids",
     apply=apply_to_id(step),
-    races=(race("cancel", "settle"), race("cancel", "claim", setup=(*GRANTS, ENQUEUE))),
-    scenes={"cancel": Scene(WITH_SUCCESSOR, ClientAction(operation="cancel", flag=True))},
+    races=read_races("""
+        cancel beside settle
+        cancel beside claim: leases; enqueue
+    """),
+    scenes=read_scenes("cancel: runs with a successor / cancel flag"),
     encoding=CallEncoding(step_of_each_id("cancel"), with_status),
 )

@@ -23,30 +23,17 @@ from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import (
-    CLAIM,
-    CLAIM_ONE,
-    ENQUEUE_BOTH,
-    FULL_KEY,
-    GRANTS,
-    IDS,
-    KEYED,
-    ONE_OF_TWO,
-    ONE_START,
-    OTHER_KEY_DATA,
-    SETTLE,
-    ClientAction,
     ClientCall,
-    configure,
 )
 from dibs_conformance.verbs.verb import (
     ANY_ID,
     CallEncoding,
     CallPart,
     Fields,
-    Scene,
     StepFields,
     Verb,
-    race,
+    read_races,
+    read_scenes,
 )
 
 
@@ -255,8 +242,6 @@ def job_fields(claim: Fields, job: Job, now: int) -> Fields:
 
 
 ENCODING = CallEncoding(recorded_request, recorded_reply)
-OTHER_KEY = ClientAction(operation="enqueue", ids=IDS[1:], data=OTHER_KEY_DATA)
-ONE_OF_A_KEY = configure("one of a key")
 
 VERB = Verb(
     name="claim",
@@ -266,58 +251,26 @@ VERB = Verb(
     apply=apply,
     touches=touches,
     remember=lambda state, call: state.add_claim(call.answer),
-    races=(
-        race("claim", "claim", "2"),
-        race("claim", "enqueue"),
-        race("claim", "settle"),
-        race("claim", "reap", "3, Leases"),
-        race(
-            "claim",
-            "claim",
-            "3, claim",
-            setup=(*GRANTS, configure("one active"), ENQUEUE_BOTH),
-            first_action=CLAIM_ONE,
-            second_actions=(CLAIM_ONE,),
-        ),
-        race(
-            "claim",
-            "configure",
-            "3, Queues as a whole",
-            setup=(*GRANTS, ENQUEUE_BOTH),
-            first_action=CLAIM_ONE,
-            second_actions=(configure("pause"),),
-            after=(CLAIM,),
-        ),
-        *(
-            race(
-                "claim",
-                "claim",
-                "2",
-                setup=(*KEYED, limit),
-                first_action=CLAIM_ONE,
-                second_actions=(CLAIM_ONE,),
-                after=(CLAIM,),
-            )
-            for limit in (ONE_OF_A_KEY, configure("one start"), configure("one start of a key"))
-        ),
-        *(
-            race(
-                "claim",
-                other.operation,
-                "2",
-                setup=FULL_KEY,
-                first_action=CLAIM,
-                second_actions=(other,),
-                after=(CLAIM,),
-            )
-            for other in (SETTLE, OTHER_KEY, configure("any of a key"), ClientAction(operation="forget"))
-        ),
-    ),
-    scenes={
-        "claim": Scene((*GRANTS, ENQUEUE_BOTH), CLAIM),
-        "claim one of a key": Scene(ONE_OF_TWO, CLAIM),
-        "charge a rate": Scene(ONE_START, CLAIM),
-    },
+    races=read_races("""
+        claim beside claim (2)
+        claim beside enqueue
+        claim beside settle
+        claim beside reap (3, Leases)
+        claim beside claim (3, claim): leases; configure one active; enqueue a b / claim one / claim one
+        claim beside configure (3, Queues as a whole): both wait / claim one / configure pause / claim
+        claim beside claim (2): keyed; configure one of a key / claim one / claim one / claim
+        claim beside claim (2): keyed; configure one start / claim one / claim one / claim
+        claim beside claim (2): keyed; configure one start of a key / claim one / claim one / claim
+        claim beside settle (2): a full key / claim / settle / claim
+        claim beside enqueue (2): a full key / claim / enqueue b data=4 / claim
+        claim beside configure (2): a full key / claim / configure any of a key / claim
+        claim beside forget (2): a full key / claim / forget / claim
+    """),
+    scenes=read_scenes("""
+        claim: both wait / claim
+        claim one of a key: one of two / claim
+        charge a rate: one start / claim
+    """),
     encoding=ENCODING,
 )
 #: The blocking form of `claim`, which only recorded runs call.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dibs.storage.abilities import Compaction, ability
 from dibs.storage.protocol import Storage
-from dibs_conformance.verbs.actions import WITH_SUCCESSOR, ClientAction
-from dibs_conformance.verbs.verb import Scene, Verb
+from dibs_conformance.verbs.verb import Verb, read_scenes
 
 
 async def compact(storage: Storage, _: str, *, now: int) -> None:
@@ -21,5 +20,5 @@ VERB = Verb(
     # The search for an order leaves it out: it changes nothing that a call can see.
     arguments=lambda _, __, ___: {},
     call=compact,
-    scenes={"compact": Scene(WITH_SUCCESSOR, ClientAction(operation="compact"))},
+    scenes=read_scenes("compact: runs with a successor / compact"),
 )

@@ -17,8 +17,14 @@ from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.possible_world import PossibleWorld
-from dibs_conformance.verbs.actions import CLAIM, CLAIM_ONE, GRANTS, KEYED, SETTLE, configure
-from dibs_conformance.verbs.verb import CallEncoding, CallPart, Scene, StepFields, Verb, race
+from dibs_conformance.verbs.verb import (
+    CallEncoding,
+    CallPart,
+    StepFields,
+    Verb,
+    read_races,
+    read_scenes,
+)
 
 #: The retention of outcomes, in ms, that the settings patch "short outcomes" configures.
 SHORT_RETENTION = 5
@@ -108,36 +114,20 @@ def recorded_reply(requested: StepFields, answer: Settings) -> StepFields:
     return [{**one, "status": "configured", "settings": setting_texts(answer)} for one in requested]
 
 
-ONE_OF_A_KEY = configure("one of a key")
-
 VERB = Verb(
     name="configure",
     section="3, Queues as a whole",
     weight=2,
     arguments=lambda action, _, __: {"patch": SETTINGS_PATCHES[action.configure_to]},
     apply=apply,
-    races=(
-        race(
-            "configure",
-            "configure",
-            "3, Queues as a whole",
-            first_action=configure("log size"),
-            second_actions=(configure("key age"),),
-        ),
-        race(
-            "configure",
-            "settle",
-            "2",
-            setup=(*KEYED, CLAIM_ONE),
-            first_action=ONE_OF_A_KEY,
-            second_actions=(CLAIM, SETTLE),
-            after=(CLAIM,),
-        ),
-    ),
-    scenes={
-        "configure": Scene(GRANTS, configure("log size")),
-        "close a key": Scene((*KEYED, CLAIM_ONE), ONE_OF_A_KEY),
-    },
+    races=read_races("""
+        configure beside configure (3, Queues as a whole): / configure log size / configure key age
+        configure beside settle (2): keyed; claim one / configure one of a key / claim; settle / claim
+    """),
+    scenes=read_scenes("""
+        configure: leases / configure log size
+        close a key: keyed; claim one / configure one of a key
+    """),
     encoding=CallEncoding(recorded_request, recorded_reply),
     valid={
         "patch": SettingsPatch(

@@ -12,8 +12,8 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import STATES
-from dibs_conformance.verbs.actions import ENQUEUE_BOTH, GRANTS, ClientCall
-from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, race
+from dibs_conformance.verbs.actions import ClientCall
+from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, read_races
 
 
 def step(oracle: Oracle, queue: str) -> Counts:
@@ -69,7 +69,7 @@ VERB = Verb(
     apply=apply,
     reads=True,
     takes_queues=True,
-    races=(race("counts", "claim", "3, Queues as a whole", setup=(*GRANTS, ENQUEUE_BOTH)),),
+    races=read_races("counts beside claim (3, Queues as a whole): both wait"),
     encoding=CallEncoding(
         lambda queues, **_: [{"op": "counts", "queue": queue} for queue in queues], recorded_reply
     ),

@@ -21,8 +21,15 @@ from dibs_conformance.oracle.ending import return_to_waiting
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.verbs.actions import WITH_SUCCESSOR, ClientAction
-from dibs_conformance.verbs.verb import ANY_ID, CallEncoding, CallPart, Scene, StepFields, Verb, answered
+from dibs_conformance.verbs.verb import (
+    ANY_ID,
+    CallEncoding,
+    CallPart,
+    StepFields,
+    Verb,
+    answered,
+    read_scenes,
+)
 
 
 def step(
@@ -107,6 +114,6 @@ VERB = Verb(
     # Nothing in the answer tells which jobs were released.
     touches=lambda _: iter((ANY_ID,)),
     takes_queues=True,
-    scenes={"drop": Scene(WITH_SUCCESSOR, ClientAction(operation="drop"))},
+    scenes=read_scenes("drop: runs with a successor / drop"),
     encoding=CallEncoding(recorded_request, answered("dropped")),
 )

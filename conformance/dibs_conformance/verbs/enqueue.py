@@ -21,27 +21,19 @@ from dibs_conformance.oracle import Oracle, enqueueing
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import (
-    ENQUEUE,
-    ENQUEUE_OTHER,
-    GRANTS,
-    IDS,
-    READ_LOG,
-    RUNNING,
-    SETTLE,
     ClientAction,
     ClientCall,
     ClientState,
-    configure,
 )
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     CallPart,
     Fields,
-    Scene,
     StepFields,
     Verb,
     check_answer,
-    race,
+    read_races,
+    read_scenes,
 )
 
 #: `ClientAction.conflict` is an index into these. The last one is update-only: its job has no data.
@@ -176,9 +168,6 @@ def recorded_reply(requested: StepFields, answer: Sequence[EnqueueResult]) -> St
     ]
 
 
-ONLY_UPDATES = ClientAction(operation="enqueue", conflict=UPDATE_ONLY)
-ALL_EVENTS = configure("all events")
-
 VERB = Verb(
     name="enqueue",
     section="3, enqueue; 3, The fold law; 1, When an enqueue is done; 4.6",
@@ -187,24 +176,17 @@ VERB = Verb(
     batch="requests",
     apply=apply,
     remember=remember,
-    races=(
-        race("enqueue", "enqueue"),
-        race("enqueue", "settle", "3, The fold law"),
-        race("enqueue", "settle", "3, The fold law", first_action=ONLY_UPDATES, second_actions=(SETTLE,)),
-        race(
-            "enqueue",
-            "events",
-            "3, Events",
-            setup=(*GRANTS, ALL_EVENTS),
-            first_action=ENQUEUE,
-            second_actions=(ENQUEUE_OTHER, READ_LOG),
-        ),
-    ),
-    scenes={
-        "enqueue": Scene(GRANTS, ClientAction(operation="enqueue", ids=IDS, flag=True, nth_newest=1)),
-        "update": Scene((*GRANTS, ENQUEUE), ClientAction(operation="enqueue", data=1)),
-        "block": Scene(RUNNING, ClientAction(operation="enqueue", ids=("a", "a"), data=1)),
-        "update only": Scene(RUNNING, ONLY_UPDATES),
-    },
+    races=read_races("""
+        enqueue beside enqueue
+        enqueue beside settle (3, The fold law)
+        enqueue beside settle (3, The fold law): / enqueue conflict=7 / settle
+        enqueue beside events (3, Events): leases; configure all events / enqueue / enqueue b; events
+    """),
+    scenes=read_scenes("""
+        enqueue: leases / enqueue a b nth_newest=1 flag
+        update: leases; enqueue / enqueue data=1
+        block: runs / enqueue a a data=1
+        update only: runs / enqueue conflict=7
+    """),
     encoding=CallEncoding(recorded_request, recorded_reply),
 )

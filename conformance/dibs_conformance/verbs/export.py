@@ -7,9 +7,8 @@ from itertools import pairwise
 
 from dibs.model.job import Slot
 from dibs.storage.protocol import Storage
-from dibs_conformance.verbs.actions import ClientAction
 from dibs_conformance.verbs.list import MAX_PAGES, EndlessPages, apply_found, split_reading
-from dibs_conformance.verbs.verb import Verb, race
+from dibs_conformance.verbs.verb import Verb, read_races
 
 #: The number of parts into which the operation `split` divides an export.
 PARTS = 2
@@ -48,14 +47,7 @@ VERB = Verb(
     reads=True,
     takes_now=False,
     call=read_export,
-    races=(
-        race(
-            "export",
-            "enqueue",
-            "3, Queues as a whole",
-            first_action=ClientAction(operation="export", limit=1),
-        ),
-    ),
+    races=read_races("export beside enqueue (3, Queues as a whole): / export one"),
     valid={"after": None, "until": None},
 )
 SPLIT = Verb(
@@ -68,9 +60,5 @@ SPLIT = Verb(
     reads=True,
     takes_now=False,
     call=read_split,
-    races=(
-        race(
-            "split", "forget", "3, Queues as a whole", first_action=ClientAction(operation="split", limit=1)
-        ),
-    ),
+    races=read_races("split beside forget (3, Queues as a whole): / split one"),
 )

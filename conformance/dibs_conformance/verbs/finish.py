@@ -19,9 +19,17 @@ from dibs_conformance.oracle.ids import IdRecord, OneOf
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.steps import FOLLOWED
-from dibs_conformance.verbs.actions import CLAIM, ENQUEUE, HANDED_OFF, ClientAction, ClientState
+from dibs_conformance.verbs.actions import ClientAction, ClientState
 from dibs_conformance.verbs.settle import action_fields, build_settlements, changed_queues, follow_up_fields
-from dibs_conformance.verbs.verb import CallEncoding, CallPart, Scene, StepFields, Verb, check_answer, race
+from dibs_conformance.verbs.verb import (
+    CallEncoding,
+    CallPart,
+    StepFields,
+    Verb,
+    check_answer,
+    read_races,
+    read_scenes,
+)
 
 
 def build_arguments(action: ClientAction, queue: str, state: ClientState) -> dict[str, Any]:
@@ -100,24 +108,13 @@ def recorded_reply(requested: StepFields, answer: str) -> StepFields:
     return [{**finish, "status": answer}, *(ended if answer == "done" else ())]
 
 
-FINISH = ClientAction(operation="finish")
-
 VERB = Verb(
     name="finish",
     section="3, finish",
     weight=2,
     arguments=build_arguments,
     apply=apply,
-    races=(
-        race(
-            "finish",
-            "cancel",
-            "3, finish",
-            setup=HANDED_OFF,
-            first_action=FINISH,
-            second_actions=(ClientAction(operation="cancel", flag=True), ENQUEUE, CLAIM),
-        ),
-    ),
-    scenes={"finish": Scene(HANDED_OFF, FINISH)},
+    races=read_races("finish beside cancel (3, finish): handed off / finish / cancel flag; enqueue; claim"),
+    scenes=read_scenes("finish: handed off / finish"),
     encoding=CallEncoding(recorded_request, recorded_reply),
 )

@@ -13,15 +13,14 @@ from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.verbs.actions import ENQUEUE, GRANTS, RUNNING, ClientAction
 from dibs_conformance.verbs.verb import (
     CallEncoding,
-    Scene,
     StepFields,
     Verb,
     apply_to_id,
     by_ids,
-    race,
+    read_races,
+    read_scenes,
     step_of_each_id,
     with_status,
 )
@@ -65,7 +64,7 @@ VERB = Verb(
     arguments=by_ids,
     batch="ids",
     apply=apply_to_id(step),
-    races=(race("forget", "claim", setup=(*GRANTS, ENQUEUE)),),
-    scenes={"forget": Scene(RUNNING, ClientAction(operation="forget"))},
+    races=read_races("forget beside claim: leases; enqueue"),
+    scenes=read_scenes("forget: runs / forget"),
     encoding=CallEncoding(step_of_each_id("forget"), recorded_reply),
 )

@@ -16,8 +16,8 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleLease
-from dibs_conformance.verbs.actions import GRANTS, LONG_TTL, SHORT_TTL, ClientAction, ClientCall, ClientState
-from dibs_conformance.verbs.verb import CallEncoding, CallPart, Scene, StepFields, Verb
+from dibs_conformance.verbs.actions import LONG_TTL, SHORT_TTL, ClientCall, ClientState
+from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, read_scenes
 
 
 def step(oracle: Oracle, queues: Iterable[str], lease: str, ttl: int, holder: str, now: int) -> None:
@@ -72,6 +72,6 @@ VERB = Verb(
     apply=apply,
     takes_queues=True,
     remember=remember,
-    scenes={"grant": Scene(GRANTS, ClientAction(operation="grant"))},
+    scenes=read_scenes("grant: leases / grant"),
     encoding=CallEncoding(recorded_request, recorded_reply),
 )

@@ -14,15 +14,15 @@ from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.steps import digest
-from dibs_conformance.verbs.actions import ENQUEUE, GRANTS, IDS, START, ClientAction, ClientState
+from dibs_conformance.verbs.actions import START, ClientAction, ClientState
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     CallPart,
     Fields,
-    Scene,
     StepFields,
     Verb,
-    race,
+    read_races,
+    read_scenes,
     with_status,
 )
 
@@ -98,8 +98,6 @@ def record_fields(queue: str, record: ExportRecord) -> Fields:
     return fields
 
 
-IMPORT = ClientAction(operation="import_")
-
 VERB = Verb(
     name="import_",
     section="3, Queues as a whole",
@@ -107,10 +105,10 @@ VERB = Verb(
     arguments=build_arguments,
     batch="records",
     apply=apply,
-    races=(
-        race("import_", "enqueue", "4.1", setup=GRANTS, first_action=IMPORT, second_actions=(ENQUEUE,)),
-        race("import_", "import_", "3, Queues as a whole", setup=GRANTS, first_action=IMPORT),
-    ),
-    scenes={"import_": Scene(GRANTS, ClientAction(operation="import_", ids=IDS))},
+    races=read_races("""
+        import_ beside enqueue (4.1): leases / import_ / enqueue
+        import_ beside import_ (3, Queues as a whole): leases / import_
+    """),
+    scenes=read_scenes("import_: leases / import_ a b"),
     encoding=CallEncoding(recorded_request, with_status),
 )

@@ -18,8 +18,8 @@ from dibs_conformance.oracle.matching import match_slot
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import STATES, states_of_record
-from dibs_conformance.verbs.actions import CLAIM, ENQUEUE_BOTH, GRANTS, IDS, ClientAction, ClientCall
-from dibs_conformance.verbs.verb import CallPart, Verb, race
+from dibs_conformance.verbs.actions import IDS, ClientCall
+from dibs_conformance.verbs.verb import CallPart, Verb, read_races
 
 
 class SplitCalls(LockstepCore):
@@ -146,14 +146,6 @@ VERB = Verb(
     apply=apply_found,
     reads=True,
     call=read_list,
-    races=(
-        race(
-            "list",
-            "settle",
-            "3, Queues as a whole",
-            setup=(*GRANTS, ENQUEUE_BOTH, CLAIM),
-            first_action=ClientAction(operation="list", state="active", limit=1),
-        ),
-    ),
+    races=read_races("list beside settle (3, Queues as a whole): both wait; claim / list one state=active"),
     valid={"after": None, "until": None},
 )

@@ -12,8 +12,7 @@ from dibs_conformance import strategies as some
 from dibs_conformance.lockstep.core import LockstepCore
 from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.verbs.actions import PAST_SHORT_TTL, SHORT_OUTCOME, ClientAction
-from dibs_conformance.verbs.verb import CallEncoding, Scene, Verb, answered, race
+from dibs_conformance.verbs.verb import CallEncoding, Verb, answered, read_races, read_scenes
 
 #: A prune of n expired entries may take this number of calls more than n divided by the limit.
 MORE_PRUNES = 4
@@ -91,24 +90,13 @@ class PruneRules(MachineBase):
         (self.lockstep.prune_all if whole else self.lockstep.prune)(queue, limit)
 
 
-PRUNE = ClientAction(operation="prune", clock_offset=PAST_SHORT_TTL)
-
 VERB = Verb(
     name="prune",
     section="3, Queues as a whole; 3, Retention",
     weight=2,
     # The search for an order leaves it out: it removes only what each read already hides.
     arguments=lambda action, _, __: {"limit": action.limit},
-    races=(
-        race(
-            "prune",
-            "enqueue",
-            "4.1",
-            setup=SHORT_OUTCOME,
-            first_action=PRUNE,
-            second_actions=(ClientAction(operation="enqueue", clock_offset=PAST_SHORT_TTL),),
-        ),
-    ),
-    scenes={"prune": Scene(SHORT_OUTCOME, PRUNE)},
+    races=read_races("prune beside enqueue (4.1): short outcome / prune late / enqueue late"),
+    scenes=read_scenes("prune: short outcome / prune late"),
     encoding=CallEncoding(lambda queue, *_, **__: [{"op": "prune", "queue": queue}], answered("pruned")),
 )

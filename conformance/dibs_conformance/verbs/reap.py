@@ -18,9 +18,8 @@ from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.verbs.actions import ENQUEUE, REAP, RUNNING_SHORT_LEASE
 from dibs_conformance.verbs.drop import check_choice
-from dibs_conformance.verbs.verb import ANY_ID, CallEncoding, CallPart, Scene, StepFields, Verb
+from dibs_conformance.verbs.verb import ANY_ID, CallEncoding, CallPart, StepFields, Verb, read_scenes
 
 
 def step(oracle: Oracle, queue_name: str, limit: int, chosen: Sequence[str], now: int) -> list[ReapedJob]:
@@ -110,6 +109,6 @@ VERB = Verb(
     apply=apply,
     # It may hold a job of an expired lease that has ended meanwhile, which its answer does not name.
     touches=lambda _: iter((ANY_ID,)),
-    scenes={"reap": Scene((*RUNNING_SHORT_LEASE, ENQUEUE), REAP)},
+    scenes=read_scenes("reap: runs under a short lease; enqueue / reap late"),
     encoding=CallEncoding(lambda queue, *_, **__: [{"op": "reap", "queue": queue}], recorded_reply),
 )

@@ -17,8 +17,16 @@ from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.verbs.actions import RUNNING_SHORT_LEASE, SHORT_TTL, ClientAction
-from dibs_conformance.verbs.verb import CallEncoding, CallPart, Fields, Scene, StepFields, Verb, race
+from dibs_conformance.verbs.actions import SHORT_TTL
+from dibs_conformance.verbs.verb import (
+    CallEncoding,
+    CallPart,
+    Fields,
+    StepFields,
+    Verb,
+    read_races,
+    read_scenes,
+)
 
 
 def step(oracle: Oracle, queues: Iterable[str], lease: str, ttl: int, now: int) -> dict[str, RenewResult]:
@@ -85,8 +93,6 @@ def renewal_fields(answer: RenewResult) -> Fields:
     return {"status": "alive" if answer.alive else "lost", "now": answer.now, "until": until}
 
 
-RENEW = ClientAction(operation="renew", lease=1)
-
 VERB = Verb(
     name="renew",
     section="3, Leases",
@@ -94,17 +100,10 @@ VERB = Verb(
     arguments=lambda action, _, state: {"lease": state.lease(action), "ttl": SHORT_TTL},
     apply=apply,
     takes_queues=True,
-    races=(
-        race("renew", "reap", "3, Leases"),
-        race(
-            "renew",
-            "drop",
-            "3, Leases",
-            first_action=RENEW,
-            second_actions=(ClientAction(operation="drop", lease=1),),
-            after=(ClientAction(operation="claim", lease=1),),
-        ),
-    ),
-    scenes={"renew": Scene(RUNNING_SHORT_LEASE, RENEW)},
+    races=read_races("""
+        renew beside reap (3, Leases)
+        renew beside drop (3, Leases): / renew lease=1 / drop lease=1 / claim lease=1
+    """),
+    scenes=read_scenes("renew: runs under a short lease / renew lease=1"),
     encoding=CallEncoding(recorded_request, recorded_reply),
 )

@@ -15,15 +15,15 @@ from dibs_conformance.lockstep.machine import MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.steps import digest
-from dibs_conformance.verbs.actions import CLAIM, REAP, RUNNING, ClientAction, ClientState
+from dibs_conformance.verbs.actions import ClientAction, ClientState
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     CallPart,
-    Scene,
     StepFields,
     Verb,
     check_answer,
-    race,
+    read_races,
+    read_scenes,
     with_status,
 )
 
@@ -95,28 +95,20 @@ def recorded_request(
     return [{"op": "report", "queue": queue, "id": id, "fence": fence, "memo": stored}]
 
 
-A_MEMO = ClientAction(operation="report", limit=1)
-
 VERB = Verb(
     name="report",
     section="3, amend, report, retry_failed, forget",
     weight=1,
     arguments=build_arguments,
     apply=apply,
-    races=(
-        race(
-            "report",
-            "settle",
-            "1, Queues, ids and their parts",
-            first_action=A_MEMO,
-            second_actions=(ClientAction(operation="settle", settle_as="retry"), CLAIM),
-        ),
-        race("report", "reap", "3, Leases", second_actions=(REAP, CLAIM)),
-    ),
-    scenes={
-        "report": Scene(RUNNING, ClientAction(operation="report")),
-        "report a memo": Scene(RUNNING, A_MEMO),
-    },
+    races=read_races("""
+        report beside settle (1, Queues, ids and their parts): / report one / settle retry; claim
+        report beside reap (3, Leases): / / reap late; claim
+    """),
+    scenes=read_scenes("""
+        report: runs / report
+        report a memo: runs / report one
+    """),
     encoding=CallEncoding(recorded_request, lambda requested, answer: with_status(requested, [answer])),
     valid={"id": "held"},
 )

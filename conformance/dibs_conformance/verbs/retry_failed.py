@@ -14,14 +14,14 @@ from dibs_conformance.lockstep.core import LockstepCore
 from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.verbs.actions import FAILED, ClientAction, ClientState
+from dibs_conformance.verbs.actions import ClientAction, ClientState
 from dibs_conformance.verbs.verb import (
     CallEncoding,
-    Scene,
     Verb,
     apply_to_id,
     by_ids,
-    race,
+    read_races,
+    read_scenes,
     step_of_each_id,
     with_status,
 )
@@ -91,7 +91,7 @@ VERB = Verb(
     arguments=build_arguments,
     batch="ids",
     apply=apply_to_id(step),
-    races=(race("retry_failed", "enqueue", setup=FAILED),),
-    scenes={"retry_failed": Scene(FAILED, ClientAction(operation="retry_failed"))},
+    races=read_races("retry_failed beside enqueue: failed"),
+    scenes=read_scenes("retry_failed: failed / retry_failed"),
     encoding=CallEncoding(step_of_each_id("retry_failed"), with_status),
 )

@@ -19,9 +19,8 @@ from dibs_conformance import strategies as some
 from dibs_conformance.answer_types import wrong_answer
 from dibs_conformance.lockstep.machine import MachineBase, has_runs
 from dibs_conformance.verbs import claim, settle_and_claim
-from dibs_conformance.verbs.actions import CLAIM, ENQUEUE_BOTH, GRANTS, PAST_SHORT_TTL, REAP, ClientAction
 from dibs_conformance.verbs.settle import changed_queues
-from dibs_conformance.verbs.verb import Verb, race
+from dibs_conformance.verbs.verb import Verb, read_races
 
 #: A queue without jobs and leases, for the second step of a `serve`.
 EMPTY_QUEUE = "beside"
@@ -110,8 +109,6 @@ class ServeRules(MachineBase):
             self.issued.add_claim(step.queue, taken)
 
 
-SERVE = ClientAction(operation="serve")
-
 VERB = Verb(
     name="serve",
     section="3, Many queues",
@@ -122,20 +119,9 @@ VERB = Verb(
     touches=settle_and_claim.touches,
     call=serve_two,
     remember=settle_and_claim.VERB.remember,
-    races=(
-        race(
-            "serve",
-            "reap",
-            "3, Leases",
-            first_action=ClientAction(operation="serve", clock_offset=PAST_SHORT_TTL),
-            second_actions=(REAP, CLAIM),
-        ),
-        race("serve", "serve", first_action=SERVE, second_actions=(SERVE,)),
-        race(
-            "serve",
-            "claim",
-            setup=(*GRANTS, ENQUEUE_BOTH),
-            first_action=ClientAction(operation="serve", limit=1),
-        ),
-    ),
+    races=read_races("""
+        serve beside reap (3, Leases): / serve late / reap late; claim
+        serve beside serve: / serve / serve
+        serve beside claim: both wait / serve one
+    """),
 )

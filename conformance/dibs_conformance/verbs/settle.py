@@ -37,32 +37,19 @@ from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.steps import FOLLOWED, digest
 from dibs_conformance.verbs.actions import (
-    CLAIM,
-    ENQUEUE_OTHER,
-    FULL_KEY,
-    IDS,
-    ONE_OF_TWO,
-    PAST_SHORT_TTL,
-    READ_LOG,
-    REAP,
-    RUNNING,
-    RUNNING_SHORT_LEASE,
-    SETTLE,
-    WITH_SUCCESSOR,
     ClientAction,
     ClientState,
-    configure,
 )
-from dibs_conformance.verbs.enqueue import ONLY_UPDATES, request_fields
+from dibs_conformance.verbs.enqueue import request_fields
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     CallPart,
     Fields,
-    Scene,
     StepFields,
     Verb,
     check_answer,
-    race,
+    read_races,
+    read_scenes,
 )
 
 ERROR = Error(type="ValueError", message="no")
@@ -259,8 +246,6 @@ def recorded_reply(requested: StepFields, answer: Sequence[SettleResult]) -> Ste
     return steps
 
 
-COMPLETE = ClientAction(operation="settle", clock_offset=PAST_SHORT_TTL)
-
 VERB = Verb(
     name="settle",
     section="3, settle; 3, The fail job; 4.6",
@@ -268,38 +253,21 @@ VERB = Verb(
     arguments=lambda action, queue, state: {"settlements": build_settlements(action, queue, state)},
     batch="settlements",
     apply=apply,
-    races=(
-        race("settle", "settle"),
-        race("settle", "reap", "3, Leases", first_action=COMPLETE, second_actions=(REAP, CLAIM)),
-        race(
-            "settle",
-            "events",
-            "3, Events",
-            setup=(*RUNNING_SHORT_LEASE, ENQUEUE_OTHER),
-            first_action=COMPLETE,
-            second_actions=(ClientAction(operation="cancel", ids=IDS[1:]), READ_LOG),
-        ),
-        race(
-            "settle",
-            "claim",
-            "2",
-            setup=FULL_KEY,
-            first_action=SETTLE,
-            second_actions=(CLAIM,),
-            after=(CLAIM,),
-        ),
-    ),
-    scenes={
-        "complete": Scene(WITH_SUCCESSOR, ClientAction(operation="settle", ids=IDS, flag=True)),
-        "fail": Scene(
-            (*WITH_SUCCESSOR, configure("fail handler")), ClientAction(operation="settle", settle_as="fail")
-        ),
-        "end with updates": Scene((*RUNNING, ONLY_UPDATES), SETTLE),
-        "release until": Scene(RUNNING, ClientAction(operation="settle", settle_as="release until")),
-        "retry": Scene(WITH_SUCCESSOR, ClientAction(operation="settle", settle_as="retry later")),
-        "release": Scene(RUNNING, ClientAction(operation="settle", settle_as="release")),
-        "hand off": Scene(RUNNING, ClientAction(operation="settle", settle_as="hand off")),
-        "free a key": Scene((*ONE_OF_TWO, CLAIM), ClientAction(operation="settle", ids=IDS)),
-    },
+    races=read_races("""
+        settle beside settle
+        settle beside reap (3, Leases): / settle late / reap late; claim
+        settle beside events (3, Events): runs under a short lease; enqueue b / settle late / cancel b; events
+        settle beside claim (2): a full key / settle / claim / claim
+    """),
+    scenes=read_scenes("""
+        complete: runs with a successor / settle ids=a+b flag
+        fail: runs with a successor; configure fail handler / settle fail
+        end with updates: runs; enqueue conflict=7 / settle
+        release until: runs / settle release until
+        retry: runs with a successor / settle retry later
+        release: runs / settle release
+        hand off: runs / settle hand off
+        free a key: one of two; claim / settle ids=a+b
+    """),
     encoding=CallEncoding(recorded_request, recorded_reply),
 )

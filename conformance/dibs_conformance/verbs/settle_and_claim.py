@@ -14,13 +14,6 @@ from dibs_conformance import strategies as some
 from dibs_conformance.lockstep.machine import MachineBase, has_runs
 from dibs_conformance.verbs import claim, settle
 from dibs_conformance.verbs.actions import (
-    CLAIM,
-    FULL_KEY,
-    IDS,
-    ONE_OF_TWO,
-    PAST_SHORT_TTL,
-    REAP,
-    WITH_SUCCESSOR,
     ClientAction,
     ClientCall,
     ClientState,
@@ -29,11 +22,11 @@ from dibs_conformance.verbs.verb import (
     ANY_ID,
     CallEncoding,
     CallPart,
-    Scene,
     StepFields,
     Verb,
     batch_parts,
-    race,
+    read_races,
+    read_scenes,
 )
 
 
@@ -106,29 +99,13 @@ VERB = Verb(
     apply=claim.apply,
     touches=touches,
     remember=lambda state, call: state.add_claim(call.answer.claim),
-    races=(
-        race(
-            "settle_and_claim",
-            "reap",
-            "3, Leases",
-            first_action=ClientAction(operation="settle_and_claim", clock_offset=PAST_SHORT_TTL),
-            second_actions=(REAP, CLAIM),
-        ),
-        race(
-            "settle_and_claim",
-            "claim",
-            "2",
-            setup=FULL_KEY,
-            first_action=ClientAction(operation="settle_and_claim"),
-            second_actions=(CLAIM,),
-            after=(CLAIM,),
-        ),
-    ),
-    scenes={
-        "settle_and_claim": Scene(WITH_SUCCESSOR, ClientAction(operation="settle_and_claim")),
-        "free a key and claim": Scene(
-            (*ONE_OF_TWO, CLAIM), ClientAction(operation="settle_and_claim", ids=IDS)
-        ),
-    },
+    races=read_races("""
+        settle_and_claim beside reap (3, Leases): / settle_and_claim late / reap late; claim
+        settle_and_claim beside claim (2): a full key / settle_and_claim / claim / claim
+    """),
+    scenes=read_scenes("""
+        settle_and_claim: runs with a successor / settle_and_claim
+        free a key and claim: one of two; claim / settle_and_claim a b
+    """),
     encoding=CallEncoding(recorded_request, recorded_reply),
 )

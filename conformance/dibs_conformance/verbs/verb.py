@@ -13,6 +13,7 @@ A verb is an operation of the storage protocol, such as `claim`. Its module in t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from attrs import field, frozen
 
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.possible_world import PossibleWorld
-from dibs_conformance.verbs.actions import RUNNING_SHORT_LEASE, ClientAction, ClientCall, ClientState
+from dibs_conformance.verbs.actions import ClientAction, ClientCall, ClientState, read_action, read_actions
 
 #: Stands for every id: the ids that the call changed are unknown.
 ANY_ID = "*"
@@ -97,7 +98,7 @@ class Race:
     second: str
     #: The section of the contract that states the results of such an overlap.
     section: str
-    setup: tuple[ClientAction, ...] = RUNNING_SHORT_LEASE
+    setup: tuple[ClientAction, ...]
     first_action: ClientAction | None = None
     second_actions: tuple[ClientAction, ...] = ()
     #: The actions of both clients in the next round. If empty, the actions of that round are random.
@@ -108,8 +109,32 @@ class Race:
         return " beside ".join(sorted((self.first, self.second)))
 
 
-def race(first: str, second: str, section: str = "3", **fields: Any) -> Race:
-    return Race(first=first, second=second, section=section, **fields)
+RACE = re.compile(r"(?P<first>\w+) beside (?P<second>\w+)(?: \((?P<section>.*?)\))?(?:: ?(?P<rest>.*))?")
+
+
+def read_races(text: str) -> tuple[Race, ...]:
+    """Return the races of a text, one a line: the two verbs, the section, the setup and the actions.
+
+    For example, "settle beside reap (3, Leases): runs / settle late / reap late; claim / claim": the setup,
+    the action of the first client, those of the second, and those of both in the next round.
+    """
+    return tuple(read_race(line.strip()) for line in text.strip().splitlines())
+
+
+def read_race(line: str) -> Race:
+    found = RACE.fullmatch(line)
+    assert found is not None, f"{line!r} is no race"  # noqa: S101 - a mistake in the module of a verb
+    parts = [part.strip() for part in (found["rest"] or "").split("/")]
+    setup, first, second, after = [*parts, "", "", ""][:4]
+    return Race(
+        first=found["first"],
+        second=found["second"],
+        section=found["section"] or "3",
+        setup=read_actions(setup or "runs under a short lease"),
+        first_action=read_action(first) if first else None,
+        second_actions=read_actions(second) if second else (),
+        after=read_actions(after) if after else (),
+    )
 
 
 @frozen
@@ -118,6 +143,13 @@ class Scene:
 
     setup: tuple[ClientAction, ...]
     action: ClientAction
+
+
+def read_scenes(text: str) -> dict[str, Scene]:
+    """Return the scenes of a text by name. A line is "name: setup / action"."""
+    lines = (line.strip().partition(": ") for line in text.strip().splitlines())
+    parts = {name: rest.split(" / ") for name, _, rest in lines}
+    return {name: Scene(read_actions(setup), read_action(action)) for name, (setup, action) in parts.items()}
 
 
 class CallEncoding(NamedTuple):
