@@ -9,7 +9,7 @@ from dibs_conformance.concurrent.skewed_processes import SECTION as SKEWED
 from dibs_conformance.crashes.lost_writes import SECTION as LOST_WRITES
 from dibs_conformance.crashes.scenes import SECTION as CRASHES
 from dibs_conformance.history.rules import RULES
-from dibs_conformance.sequential import clock_steps, jumped_clock
+from dibs_conformance.sequential import clocks
 from dibs_conformance.sequential.probes import PROBES
 from dibs_conformance.verbs import VERBS
 from tests.source import PROJECT
@@ -21,7 +21,7 @@ def named_sections() -> Iterator[str]:
     yield from (race.section for verb in VERBS.values() for race in verb.races)
     yield from (probe.section for probe in PROBES)
     yield from (rule.section for rule in RULES)
-    yield from (clock_steps.LAW[1], jumped_clock.LAW[1], SKEWED, LOST_WRITES, CRASHES)
+    yield from (clocks.STEPS_LAW[1], clocks.JUMP_LAW[1], SKEWED, LOST_WRITES, CRASHES)
 
 
 def sections_of_the_contract() -> Iterator[str]:

@@ -16,7 +16,7 @@ from dibs_conformance.concurrent.process_clients import GRACE, Child
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.findings import law_report
-from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
+from dibs_conformance.sequential.clocks import SHIFT, shifted_clock
 from dibs_conformance.target import LevelPlan, Locations, OpenedStorage, OpenStorage
 
 LAW: Final = "processes with skewed clocks share one time"

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 from attrs import frozen
 
 from dibs_conformance.concurrent.client import make_call
-from dibs_conformance.crashes.clients import ThreadSurvivor, thread_survivor
-from dibs_conformance.crashes.scenes import SCENES, FaultCampaign
+from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, ThreadSurvivor, thread_survivor
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.target import LevelPlan
 from dibs_conformance.verbs import VERBS

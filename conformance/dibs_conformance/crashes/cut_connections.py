@@ -12,8 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from attrs import frozen
 
-from dibs_conformance.crashes.clients import ThreadSurvivor, thread_survivor
-from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, min_points
+from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, ThreadSurvivor, min_points, thread_survivor
 from dibs_conformance.report import Findings
 from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.target import LevelPlan

@@ -8,14 +8,16 @@ import time
 from attrs import frozen
 
 from dibs_conformance.concurrent.process_clients import ProcessClient, SignalPoint
-from dibs_conformance.crashes.clients import ThreadSurvivor, Victim, thread_survivor
 from dibs_conformance.crashes.scenes import (
     RECOVERY_ACTIONS,
     SCENES,
     TIMEOUT,
     FaultCampaign,
+    ThreadSurvivor,
+    Victim,
     min_points,
     points,
+    thread_survivor,
 )
 from dibs_conformance.report import Findings
 from dibs_conformance.report.findings import merge_findings

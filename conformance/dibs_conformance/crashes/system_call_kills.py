@@ -19,8 +19,15 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from dibs_conformance.crashes.clients import ThreadSurvivor, Victim, thread_survivor
-from dibs_conformance.crashes.scenes import RECOVERY_ACTIONS, SCENES, FaultCampaign, FaultHistory
+from dibs_conformance.crashes.scenes import (
+    RECOVERY_ACTIONS,
+    SCENES,
+    FaultCampaign,
+    FaultHistory,
+    ThreadSurvivor,
+    Victim,
+    thread_survivor,
+)
 from dibs_conformance.report import Findings, LawFailure, SkippedTest
 from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.target import LevelPlan

@@ -37,9 +37,18 @@ from dibs.model.results import ExportRecord, SettleAndClaimResult
 from dibs.storage.abilities import ManyQueues
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import BlockingClaims, Storage
-from dibs_conformance.sequential.bad_input import BAD_QUEUES, LONGEST, NOW, WIDE, bad_actions, bad_input
+from dibs_conformance.sequential.bad_input import (
+    BAD_QUEUES,
+    LONGEST,
+    NOW,
+    WIDE,
+    bad_actions,
+    bad_input,
+    replaced,
+    wrong_arguments,
+    wrong_values,
+)
 from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
-from dibs_conformance.sequential.wrong_types import replaced, wrong_arguments, wrong_values
 from dibs_conformance.strategies import full_overrides
 from dibs_conformance.verbs import VERBS
 

@@ -14,12 +14,11 @@ from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import Findings, LawFailure, LawReport, SkippedTest
 from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.report.findings import law_report
-from dibs_conformance.sequential import clock_steps, jumped_clock
+from dibs_conformance.sequential import clocks
 from dibs_conformance.sequential.examples import run_examples, run_walkthrough
-from dibs_conformance.sequential.handles import find_reason_to_skip
 from dibs_conformance.sequential.probes import PROBES, Probe, ProbeResult
 from dibs_conformance.sequential.restarts import offers_compaction
-from dibs_conformance.sequential.session import ExampleSession
+from dibs_conformance.sequential.session import ExampleSession, find_reason_to_skip
 from dibs_conformance.target import LevelPlan, Locations
 from dibs_conformance.verbs import VERBS
 
@@ -129,17 +128,17 @@ class SequentialRun:
         return self._report((probe.name, probe.section, probe.sentence), checked)
 
     def _check_clock_steps(self, handles: int) -> LawReport:
-        checking = clock_steps.check_clock_steps(self._plan.locations, handles=handles)
-        return self._report(clock_steps.LAW, self._runner.run(checking, LIMITS.test))
+        checking = clocks.check_clock_steps(self._plan.locations, handles=handles)
+        return self._report(clocks.STEPS_LAW, self._runner.run(checking, LIMITS.test))
 
     def _check_jumped_clock(self) -> list[LawReport]:
-        checking = jumped_clock.check_jumped_clock(self._plan.locations, durable=self._plan.claims.durable)
+        checking = clocks.check_jumped_clock(self._plan.locations, durable=self._plan.claims.durable)
         checked = self._runner.run(checking, LIMITS.test)
         if checked is None:
             why = "a second opening of a location has a time of its own"
-            self._spared.append(SkippedTest(name=jumped_clock.LAW[0], why=why))
+            self._spared.append(SkippedTest(name=clocks.JUMP_LAW[0], why=why))
             return []
-        return [self._report(jumped_clock.LAW, checked)]
+        return [self._report(clocks.JUMP_LAW, checked)]
 
     def _report(self, law: tuple[str, str, str], checked: ProbeResult) -> LawReport:
         """Return the row of a law, its name, section and sentence, and keep its wrong results."""

@@ -1,12 +1,11 @@
-"""Probes of the capability `limits`: bad settings, many jobs of a full key, and waits without work."""
+"""Probes of the capability `limits`: many jobs of full keys, and blocking claims."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from dibs.errors import Refused
 from dibs.model.job import Job, JobData, NewJob
@@ -22,8 +21,7 @@ HOUR: Final = 3_600_000
 MANY: Final = 1_500
 #: The number of keys that are full at the same time.
 MANY_KEYS: Final = 600
-#: Seconds for which a queue is watched in which no job may start, and the most wake-ups of a wait.
-IDLE_SECONDS: Final = 0.3
+#: The most wake-ups of a wait.
 MOST_WAKE_UPS: Final = 5
 #: The interval of the rate of the blocking claims in ms, and the seconds after which they give up.
 OPENING: Final = 300
@@ -78,33 +76,6 @@ async def claim_ids(storage: Storage, queue: str, lease: str, limit: int) -> dic
     """Return the claimed ids, in order, with their fences."""
     jobs = (await storage.claim(queue, lease, limit, now=NOW)).jobs
     return {job.id: job.run.fence for job in jobs if job.run is not None}
-
-
-async def check_waits_under_limits(storage: Storage) -> tuple[int, list[str]]:
-    """Wait in queues whose jobs must wait for a long time: a full key, and rates that allow no start soon."""
-    hourly = StartRate(1, HOUR)
-    limits: tuple[dict[str, Any], ...] = ({"per_key": 1}, {"rate": hourly}, {"key_rate": hourly})
-    found = await asyncio.gather(
-        *(count_wake_ups(storage, f"idle-{name}", limits[name]) for name in range(len(limits)))
-    )
-    return len(limits), [
-        f"a wait under {one} was woken {woken} times in {IDLE_SECONDS} s, and no job could start"
-        for one, woken in zip(limits, found, strict=True)
-        if woken > MOST_WAKE_UPS
-    ]
-
-
-async def count_wake_ups(storage: Storage, queue: str, limits: dict[str, Any]) -> int:
-    """Return how often waits with the token of a claim return early while no job may start."""
-    await storage.configure(queue, SettingsPatch(**limits), now=NOW)
-    await enqueue_keyed(storage, queue, [("a", "k"), ("b", "k"), ("c", "k")])
-    lease = (await storage.grant([queue], HOUR, "kit", now=NOW)).lease
-    since, woken = {queue: (await storage.claim(queue, lease, 10, now=NOW)).token}, 0
-    ends = time.monotonic() + IDLE_SECONDS
-    while woken <= MOST_WAKE_UPS and (left := ends - time.monotonic()) > 0:
-        since = dict((await storage.wait([queue], since=since, timeout=left)).since)
-        woken += time.monotonic() < ends
-    return woken
 
 
 async def obeys_limits(locations: Locations) -> bool:

@@ -27,14 +27,10 @@ from dibs_conformance.sequential import single_calls
 from dibs_conformance.sequential.bad_calls import check_bad_calls
 from dibs_conformance.sequential.end_watches import check_end_watches
 from dibs_conformance.sequential.key_set_calls import check_key_sets
-from dibs_conformance.sequential.limit_probes import (
-    check_many_jobs_of_full_keys,
-    check_waits_under_limits,
-)
+from dibs_conformance.sequential.limit_probes import check_many_jobs_of_full_keys
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
-from dibs_conformance.sequential.progress_waits import check_progress_waits
 from dibs_conformance.sequential.state_machine import START
-from dibs_conformance.sequential.waits import check_idle_waits
+from dibs_conformance.sequential.waits import check_idle_waits, check_progress_waits, check_waits_under_limits
 
 #: The number of checks that a probe made, and a description of each wrong result.
 ProbeResult = tuple[int, list[str]]

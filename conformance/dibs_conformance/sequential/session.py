@@ -1,17 +1,27 @@
-"""State that all examples of one certification share."""
+"""State that all examples of one certification share, and whether they may use several handles.
+
+A handle is a storage object. Several handles are open at one location at the same time, and a change through
+one handle must show in each other one.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from contextlib import AsyncExitStack
+from typing import Final
 
 from attrs import define
 from hypothesis.errors import HypothesisException
 
+from dibs.model.job import NewJob
+from dibs.model.requests import EnqueueRequest
+from dibs.storage.capabilities import Capabilities
 from dibs_conformance.answer_types import missing_verb_failure
 from dibs_conformance.lockstep.core import Interruptions, interruption_kinds
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.oracle.numbering import Mismatch
+from dibs_conformance.report import SkippedTest
 from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.report.exceptions import StorageFailed, exception_failure
 from dibs_conformance.report.values import LawFailure
@@ -80,3 +90,34 @@ def to_failure(error: Exception, calls: CallRecorder) -> LawFailure:
     if isinstance(error, Mismatch):
         return LawFailure(law=calls.newest, why=str(error), story=story)
     return missing_verb_failure(error, story) or exception_failure(error, story)
+
+
+NAME: Final = "several handles"
+
+
+async def find_reason_to_skip(locations: Locations, claims: Capabilities) -> SkippedTest | None:
+    """Return why a location cannot be opened twice, or None if the examples can use two handles.
+
+    A storage with the capability `shared` must allow it. One that is only `durable` may lock its location.
+    """
+    if claims.shared:
+        return None
+    if claims.durable:
+        return SkippedTest(name=NAME, why="the storage is durable and does not claim the capability `shared`")
+    try:
+        same = await shows_same_jobs(locations)
+    except Exception as error:  # noqa: BLE001 - the examples report what a single handle cannot do
+        return SkippedTest(name=NAME, why=f"a second handle cannot be tried: {type(error).__name__}: {error}")
+    return None if same else SkippedTest(name=NAME, why="a second opening of a location has jobs of its own")
+
+
+async def shows_same_jobs(locations: Locations) -> bool:
+    """Return whether a job that was enqueued through one handle shows in another one."""
+    location = locations.new()
+    async with AsyncExitStack() as stack:
+        first, second = [
+            await stack.enter_async_context(locations.open(location, "manual")) for _ in range(2)
+        ]
+        await first.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))], now=1)
+        [slot] = await second.get("q", ["a"], now=1)
+        return slot.current is not None

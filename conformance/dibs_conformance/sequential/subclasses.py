@@ -13,8 +13,8 @@ from attrs import frozen
 from msgspec import Struct
 
 from dibs.storage.protocol import Storage
+from dibs_conformance.sequential.bad_input import replaced
 from dibs_conformance.sequential.scripts import Player, read_histories
-from dibs_conformance.sequential.wrong_types import replaced
 from dibs_conformance.verbs import Lockstep
 
 

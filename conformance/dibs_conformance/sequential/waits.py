@@ -1,29 +1,127 @@
-"""Test that each change that the contract names ends a wait, for the same and other clients.
+"""Tests of waits: each change that the contract names ends a wait, and nothing else does.
 
-All waits of a round run at once, each on its own queue. A wake-up may be lost, and a busy machine may delay
-one, so only a change that ends no wait promptly in ATTEMPTS rounds is missing.
+Each case prepares its own queue. A client then waits, and the same or another client makes the change. All
+waits of a round run at once. A wake-up may be lost, and a busy machine may delay one, so only a change that
+ends no wait promptly in ATTEMPTS rounds is missing. A storage may also end a wait by a rare wrong hint.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from dibs.model.requests import SettingsPatch
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage, Watch
 from dibs_conformance.concurrent.process_clients import Child
 from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
-from dibs_conformance.sequential.wait_cases import CASES as GENERAL_CASES
-from dibs_conformance.sequential.wait_cases import LIMIT_CASES, SOON, WaitCase
 from dibs_conformance.target import Locations, OpenStorage
+
+#: The delay of a job that falls due during a wait, in ms.
+SOON: Final = 300
+#: The ms after which an expiring lease ends, once it is renewed.
+SHORT: Final = 1
+
+
+@frozen
+class WaitCase:
+    """A change that ends a wait: its name, what is waited for, the preparation and the change."""
+
+    name: str
+    watch: Watch
+    preparation: str
+    #: Without steps, the wait ends by itself.
+    change: str
+    #: False for a wait for progress that names no id: it waits for any id of the queue.
+    names_id: bool = True
+
+    @property
+    def ids(self) -> list[str]:
+        return ["a"] if self.watch in ("ids", "progress") and self.names_id else []
+
+    async def prepare(self, storage: Storage, calls: HistoryCalls) -> None:
+        """Make the calls of the preparation. A lease that is granted for 200 ms has expired afterwards."""
+        await play_steps(storage, calls, self.preparation)
+        while "grant 200" in self.preparation:
+            if not (await storage.renew([calls.queue], calls.lease, SHORT))[calls.queue].alive:
+                return
+
+
+CLAIM = "enqueue a; grant 60000; claim 1"
+EXPIRED = "enqueue a; grant 200; claim 1"
+BLOCKED, HANDED_OFF = f"{CLAIM}; enqueue a", f"{CLAIM}; hand_off a"
+AT_LIMIT = f"set max_active=1; {CLAIM}; enqueue b"
+LOGGED = "set log_level=all"
+GENERAL_CASES: Final = (
+    WaitCase("enqueue", "work", "", "enqueue a"),
+    WaitCase("retry", "work", CLAIM, "retry a"),
+    WaitCase("release", "work", CLAIM, "release a"),
+    WaitCase("reap", "work", EXPIRED, "reap 1"),
+    WaitCase("drop", "work", CLAIM, "drop 1"),
+    WaitCase("resume", "work", "set paused=yes; enqueue a", "set paused=no"),
+    WaitCase("configure max_active", "work", AT_LIMIT, "set max_active=2"),
+    WaitCase("the end of a run at max_active", "work", AT_LIMIT, "complete a"),
+    WaitCase("hand-off of a run at max_active", "work", AT_LIMIT, "hand_off a"),
+    WaitCase("the end of a run with a successor", "work", BLOCKED, "complete a"),
+    WaitCase("retry_failed", "work", f"{CLAIM}; fail a", "retry_failed a"),
+    WaitCase("amend run_at", "work", "enqueue a@60000", "amend a delay=0"),
+    WaitCase("a due time", "work", f"enqueue a@{SOON}", ""),
+    WaitCase("enqueue", "events", LOGGED, "enqueue a"),
+    WaitCase("complete", "events", CLAIM, "complete a"),
+    WaitCase("retry", "events", CLAIM, "retry a"),
+    WaitCase("release", "events", CLAIM, "release a"),
+    WaitCase("reap", "events", EXPIRED, "reap 1"),
+    WaitCase("drop", "events", CLAIM, "drop 1"),
+    WaitCase("cancel", "events", "enqueue a", "cancel a"),
+    WaitCase("pause", "events", LOGGED, "set paused=yes"),
+    WaitCase("amend", "events", f"{LOGGED}; {CLAIM}", "amend a attributes=b:1"),
+    WaitCase("complete", "ids", CLAIM, "complete a"),
+    WaitCase("fail", "ids", CLAIM, "fail a"),
+    WaitCase("end as cancelled", "ids", CLAIM, "cancelled a"),
+    WaitCase("cancel of a waiting job", "ids", "enqueue a", "cancel a"),
+    WaitCase("cancel of a successor", "ids", BLOCKED, "cancel a"),
+    WaitCase("cancel of a handed-off run", "ids", HANDED_OFF, "cancel a running=yes"),
+    WaitCase("finish", "ids", HANDED_OFF, "finish complete a"),
+    WaitCase("drop after a requested cancellation", "ids", f"{CLAIM}; cancel a running=yes", "drop 1"),
+    WaitCase("report", "progress", CLAIM, "report a 0.5"),
+    WaitCase("report of any id", "progress", CLAIM, "report a 0.5", names_id=False),
+    WaitCase("report after another", "progress", f"{CLAIM}; report a 0.5", "report a 0.5"),
+    WaitCase("report by a handed-off run", "progress", HANDED_OFF, "report a 0.5"),
+    WaitCase("the end of a run", "progress", CLAIM, "complete a"),
+    WaitCase("cancel of a waiting job", "progress", "enqueue a", "cancel a"),
+)
+START_ONE = "enqueue a:k b:k; grant 60000; claim"
+FULL = f"set per_key=1; {START_ONE}"
+LIMIT_CASES: Final = (
+    WaitCase("the end of a run of a full key", "work", FULL, "complete a"),
+    WaitCase("the failure of a run of a full key", "work", FULL, "fail a"),
+    WaitCase("the end of a cancelled run of a full key", "work", FULL, "cancelled a"),
+    WaitCase("hand-off of a run of a full key", "work", FULL, "hand_off a"),
+    WaitCase("a later retry of a run of a full key", "work", FULL, "retry a delay=60000"),
+    WaitCase("a later release of a run of a full key", "work", FULL, "release a delay=60000"),
+    WaitCase("reap of a run of a full key", "work", FULL.replace("60000", "200"), "reap 1"),
+    WaitCase("drop of a run of a full key", "work", FULL, "drop 1"),
+    WaitCase("forget of a run of a full key", "work", FULL, "forget a"),
+    WaitCase(
+        "the end of a run before a scheduled job", "work", FULL.replace("b:k", "b:k@60000"), "complete a"
+    ),
+    WaitCase("an update with another key", "work", FULL, "enqueue b:m"),
+    WaitCase("a higher per_key", "work", FULL, "set per_key=2"),
+    WaitCase("the end of per_key", "work", FULL, "set per_key=none"),
+    WaitCase("a change of rate", "work", f"set rate=1/60000; {START_ONE}", "set rate=2/60000"),
+    WaitCase("the end of rate", "work", f"set rate=1/60000; {START_ONE}", "set rate=none"),
+    WaitCase("the end of key_rate", "work", f"set key_rate=1/60000; {START_ONE}", "set key_rate=none"),
+    WaitCase("a start that the rate allows", "work", f"set rate=1/{SOON}; {START_ONE}", ""),
+    WaitCase("a start that the key_rate allows", "work", f"set key_rate=1/{SOON}; {START_ONE}", ""),
+)
+
 
 #: A wait that returns within this many seconds after its change was woken by the change. A poll is slower.
 PROMPT_SECONDS: Final = 0.5
@@ -176,7 +274,10 @@ def ids_for(watch: Watch) -> list[str]:
 async def check_idle_waits(storage: Storage) -> tuple[int, list[str]]:
     """Wait on queues where nothing happens. Return the number of waits, and a text for each busy one."""
     watches: tuple[Watch, ...] = ("work", "events", "ids", "progress")
-    found = await asyncio.gather(*(count_wake_ups(storage, watch) for watch in watches))
+    begun = [await begin_wait(storage, watch, f"idle-{watch}") for watch in watches]
+    found = await asyncio.gather(
+        *(count_wake_ups(storage, *one) for one in zip(watches, (wait.since for wait in begun), strict=True))
+    )
     return len(watches), [
         f"a wait for {watch} was woken {woken} times in {IDLE_SECONDS} s, and nothing had changed"
         for watch, woken in zip(watches, found, strict=True)
@@ -184,13 +285,27 @@ async def check_idle_waits(storage: Storage) -> tuple[int, list[str]]:
     ]
 
 
-async def count_wake_ups(storage: Storage, watch: Watch) -> int:
+async def check_waits_under_limits(storage: Storage) -> tuple[int, list[str]]:
+    """Wait in queues whose jobs must wait for a long time: a full key, and rates that allow no start soon."""
+    limits = ("per_key=1", "rate=1/3600000", "key_rate=1/3600000")
+    tokens = []
+    for limit in limits:
+        calls = HistoryCalls(f"idle-{limit.partition('=')[0]}")
+        await play_steps(storage, calls, f"set {limit}; enqueue a:k b:k c:k; grant", now=NOW)
+        tokens.append({calls.queue: (await storage.claim(calls.queue, calls.lease, 10, now=NOW)).token})
+    found = await asyncio.gather(*(count_wake_ups(storage, "work", since) for since in tokens))
+    return len(limits), [
+        f"a wait under {limit} was woken {woken} times in {IDLE_SECONDS} s, and no job could start"
+        for limit, woken in zip(limits, found, strict=True)
+        if woken > MOST_IDLE_WAKE_UPS
+    ]
+
+
+async def count_wake_ups(storage: Storage, watch: Watch, since: Mapping[str, str]) -> int:
     """Return how often waits on one idle queue return early, until the time is over or the limit exceeded."""
-    queue, woken = f"idle-{watch}", 0
-    since = (await begin_wait(storage, watch, queue)).since
-    ends = time.monotonic() + IDLE_SECONDS
+    woken, ends = 0, time.monotonic() + IDLE_SECONDS
     while woken <= MOST_IDLE_WAKE_UPS and (left := ends - time.monotonic()) > 0:
-        found = await storage.wait([queue], for_=watch, ids=ids_for(watch), since=since, timeout=left)
+        found = await storage.wait([*since], for_=watch, ids=ids_for(watch), since=dict(since), timeout=left)
         since = found.since
         woken += time.monotonic() < ends
     return woken
@@ -226,3 +341,70 @@ async def _run_changes(target: str | OpenStorage, location: str, requests: Conne
                 return
             await make_all_changes(storage, prepared)
             requests.send(True)  # noqa: FBT003 - a message
+
+
+NOW: Final = 1_767_225_600_000
+#: Seconds for which a wait is watched after the report.
+PATIENCE: Final = 0.3
+#: Seconds from the begin of the waits to the reports. A wait that begins later compares its token.
+BEFORE_REPORTS: Final = 0.05
+#: Ms after which the first lease of a queue expires.
+EXPIRY: Final = 10
+#: Waits that no report may end: the name of the report, the watch and the ids of the wait, and the report.
+IDLE: Final[tuple[tuple[str, Watch, Sequence[str], str], ...]] = (
+    ("a report with progress", "ids", ["a"], "report a 0.5"),
+    ("a report with progress", "events", [], "report a 0.5"),
+    ("a report with progress", "work", [], "report a 0.5"),
+    ("a report of another id", "progress", ["b"], "report a 0.5"),
+    ("a report of a late holder", "progress", ["a"], "report late 0.5"),
+    ("a report of a memo alone", "progress", ["a"], "report a memo=m"),
+)
+
+
+async def check_progress_waits(storage: Storage) -> tuple[int, list[str]]:
+    """Report while clients wait. Return the number of waits, and a text for each wrong one."""
+    left = list(range(len(IDLE)))
+    now = NOW
+    for attempt in range(ATTEMPTS):
+        prepared = []
+        for number in left:
+            now += EXPIRY
+            prepared.append(await claim_twice(storage, f"progress-{number}-{attempt}", now))
+        now += EXPIRY
+        waits = (
+            wait_for_report(storage, calls, now, *IDLE[number][1:])
+            for number, calls in zip(left, prepared, strict=True)
+        )
+        found = await asyncio.gather(*waits)
+        left = [number for number, one in zip(left, found, strict=True) if one.woken]
+    wrong = [f"{IDLE[number][0]} ended a wait for {IDLE[number][1]}" for number in left]
+    return len(IDLE) + 1, wrong + await find_wrong_names(storage, now + EXPIRY)
+
+
+async def wait_for_report(
+    storage: Storage, calls: HistoryCalls, now: int, watch: Watch, ids: Sequence[str], report: str
+) -> WaitResult:
+    begun = await storage.wait([calls.queue], for_=watch, ids=ids, timeout=0)
+    waiting = asyncio.create_task(
+        storage.wait([calls.queue], for_=watch, ids=ids, since=begun.since, timeout=PATIENCE)
+    )
+    await asyncio.sleep(BEFORE_REPORTS)
+    await play_steps(storage, calls, report, now=now)
+    return await waiting
+
+
+async def find_wrong_names(storage: Storage, now: int) -> list[str]:
+    """Wait for progress of two ids, and report on one. If the wake-up names ids, it names that one."""
+    calls = await claim_twice(storage, "progress-names", now)
+    found = await wait_for_report(storage, calls, now + EXPIRY, "progress", ["a", "b"], "report a 0.5")
+    if not found.woken or found.reported in (None, frozenset({"a"})):
+        return []
+    return [f"a wake-up after a report of a names {sorted(found.reported or ())}"]
+
+
+async def claim_twice(storage: Storage, queue: str, now: int) -> HistoryCalls:
+    """Enqueue job `a`, and claim it twice: the run of the first lease, `late`, is reaped."""
+    calls = HistoryCalls(queue)
+    await play_steps(storage, calls, f"enqueue a; grant {EXPIRY}; late = claim", now=now)
+    await play_steps(storage, calls, "reap 1; grant 60000; claim", now=now + EXPIRY)
+    return calls

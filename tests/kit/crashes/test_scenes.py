@@ -7,8 +7,7 @@ from math import inf
 import pytest
 
 from dibs_conformance.crashes import scenes
-from dibs_conformance.crashes.clients import thread_survivor
-from dibs_conformance.crashes.scenes import SCENES, FaultHistory
+from dibs_conformance.crashes.scenes import SCENES, FaultHistory, thread_survivor
 from dibs_conformance.target import Locations
 from dibs_conformance.verbs.actions import START
 

@@ -19,7 +19,7 @@ from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance.concurrent.client import run_program
 from dibs_conformance.history import RecordedStep
-from dibs_conformance.history.random_calls import SHARED_IDS, WEIGHTS, random_calls
+from dibs_conformance.history.free_run import SHARED_IDS, WEIGHTS, random_calls
 from dibs_conformance.history.recorder import Recorder
 from dibs_conformance.verbs.actions import LONG_TTL, START, ClientAction, ClientState, Program
 

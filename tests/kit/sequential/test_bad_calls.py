@@ -14,8 +14,8 @@ from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
 from dibs_conformance.sequential.bad_calls import check_bad_calls, verbs
+from dibs_conformance.sequential.bad_input import wrong_arguments
 from dibs_conformance.sequential.subclasses import use_subclasses
-from dibs_conformance.sequential.wrong_types import wrong_arguments
 from dibs_conformance.target import OpenStorage
 from tests.kit.mutants.lenient import LENIENT, ConvertsText, Lenient, RefusesSubclasses
 from tests.kit.play import play_fixed

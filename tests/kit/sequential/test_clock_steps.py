@@ -16,10 +16,9 @@ from dibs.storage.memory import MemoryStorage
 from dibs.storage.postgres.session import PostgresSession
 from dibs.storage.redis.session import RedisSession
 from dibs_conformance import certify
-from dibs_conformance.sequential import clock_steps
+from dibs_conformance.sequential import clocks
 from dibs_conformance.sequential.capabilities import keeps_server_clock
-from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
-from dibs_conformance.sequential.clock_steps import check_clock_steps
+from dibs_conformance.sequential.clocks import SHIFT, check_clock_steps, shifted_clock
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import Locations
 
@@ -57,8 +56,8 @@ def clock_ms() -> int:
 
 
 def test_a_clock_that_stands_still_is_found(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(clock_steps, "PATIENCE", 0.2)
-    monkeypatch.setattr(clock_steps, "find_accepted_times", no_errors)
+    monkeypatch.setattr(clocks, "PATIENCE", 0.2)
+    monkeypatch.setattr(clocks, "find_accepted_times", no_errors)
     plant_clock(monkeypatch, lambda storage, index, now: index.now or clock_ms())
 
     [why] = wrong_results("memory:")
@@ -67,7 +66,7 @@ def test_a_clock_that_stands_still_is_found(monkeypatch: Patch) -> None:
 
 
 def test_a_clock_that_steps_back_is_found(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(clock_steps, "find_accepted_times", no_errors)
+    monkeypatch.setattr(clocks, "find_accepted_times", no_errors)
     plant_clock(monkeypatch, lambda storage, index, now: clock_ms())
 
     [why] = wrong_results("memory:")
@@ -83,7 +82,7 @@ def test_a_floor_for_each_handle_is_found(monkeypatch: Patch) -> None:
         floors[id(storage)] = max(floors.get(id(storage), 0), clock_ms())
         return floors[id(storage)]
 
-    monkeypatch.setattr(clock_steps, "find_accepted_times", no_errors)
+    monkeypatch.setattr(clocks, "find_accepted_times", no_errors)
     plant_clock(monkeypatch, read)
 
     assert [] == wrong_results("memory:", handles=1)
@@ -102,7 +101,7 @@ def test_a_time_of_the_caller_is_found(monkeypatch: Patch) -> None:
 
     wrong = wrong_results("memory:")
 
-    assert len([*clock_steps.calls_with_now()]) == len(wrong)
+    assert len([*clocks.calls_with_now()]) == len(wrong)
     assert "claim accepted `now` with the system's clock; expected Refused" in wrong
 
 

@@ -14,8 +14,8 @@ from dibs.storage import clock
 from dibs.storage.protocol import Clock
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
-from dibs_conformance.sequential import jumped_clock
-from dibs_conformance.sequential.jumped_clock import check_jumped_clock
+from dibs_conformance.sequential import clocks
+from dibs_conformance.sequential.clocks import check_jumped_clock
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import Locations, OpenStorage
 from tests.kit.mutants import lua, sql
@@ -25,7 +25,7 @@ STANDS_STILL = r"a lease of 50 ms was alive for 1 s"
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jumped_clock, "PATIENCE", 1.0)
+    monkeypatch.setattr(clocks, "PATIENCE", 1.0)
 
 
 def wrong_results(target: str | OpenStorage, *, durable: bool = True) -> list[str]:
@@ -105,5 +105,5 @@ def test_a_storage_without_a_shared_time_is_spared() -> None:
 
     report = certify(open_alone, examples=1, seed=1, level="L0")
 
-    assert jumped_clock.LAW[0] in {gap.name for gap in report.levels[0].spared}
+    assert clocks.JUMP_LAW[0] in {gap.name for gap in report.levels[0].spared}
     assert () == report.levels[0].unmet

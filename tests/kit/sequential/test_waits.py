@@ -17,8 +17,7 @@ from dibs.storage.protocol import Clock
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
 from dibs_conformance.sequential import capabilities, waits
-from dibs_conformance.sequential.progress_waits import check_progress_waits
-from dibs_conformance.sequential.waits import missing_wake_ups
+from dibs_conformance.sequential.waits import check_progress_waits, missing_wake_ups
 from dibs_conformance.target import Locations, OpenStorage
 from tests.kit.mutants.unwoken import MUTED, AlwaysWoken, Muted, NeverWoken, WakesAll, WakesLate
 
