@@ -9,10 +9,9 @@ from attrs import evolve
 from dibs_conformance.concurrent.levels import interleaved, unscheduled
 from dibs_conformance.concurrent.skewed_processes import skewed_processes
 from dibs_conformance.crashes.levels import clients_that_die
-from dibs_conformance.faults.levels import servers_that_fail
+from dibs_conformance.faults.outages import servers_that_fail
 from dibs_conformance.history.free_run import free_run
-from dibs_conformance.report.findings import merge_findings
-from dibs_conformance.report.values import Findings
+from dibs_conformance.report.values import Findings, merge_findings
 from dibs_conformance.sequential.levels import one_call_at_a_time
 from dibs_conformance.target import LevelPlan, RunLevel
 

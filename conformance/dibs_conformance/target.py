@@ -28,8 +28,7 @@ from dibs.storage.registry import (
     temporary_url,
 )
 from dibs_conformance.loop_runner import LoopRunner
-from dibs_conformance.report.findings import merge_findings
-from dibs_conformance.report.values import Findings, SkippedTest
+from dibs_conformance.report.values import Findings, SkippedTest, merge_findings
 
 #: A function that opens a storage at a location. A new location is empty; a known one has its earlier jobs.
 OpenStorage = Callable[[str, Clock], AbstractAsyncContextManager[Storage]]

@@ -22,14 +22,13 @@ from dibs_conformance.concurrent.examples import (
     race_example,
     random_example,
 )
-from dibs_conformance.concurrent.held_locks import is_postgres, locked_clients
 from dibs_conformance.concurrent.log_readers import LAW as READER_LAW
 from dibs_conformance.concurrent.log_readers import SENTENCE as READER_SENTENCE
 from dibs_conformance.concurrent.log_readers import try_late_commit
 from dibs_conformance.concurrent.process_clients import process_clients
-from dibs_conformance.concurrent.thread_clients import NAMES, thread_clients
+from dibs_conformance.concurrent.thread_clients import NAMES, is_postgres, locked_clients, thread_clients
 from dibs_conformance.report import Findings, LawFailure, LawReport, SkippedTest
-from dibs_conformance.report.findings import law_report, merge_findings
+from dibs_conformance.report.values import law_report, merge_findings
 from dibs_conformance.target import LevelPlan
 from dibs_conformance.verbs.verb import Race
 

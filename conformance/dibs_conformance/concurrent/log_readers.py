@@ -12,7 +12,7 @@ from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Findings, LawFailure
-from dibs_conformance.report.findings import law_report
+from dibs_conformance.report.values import law_report
 from dibs_conformance.target import LevelPlan, Locations
 from dibs_conformance.verbs.actions import ClientCall, Round
 from dibs_conformance.verbs.events import read_events

@@ -21,7 +21,7 @@ from attrs import frozen
 
 from dibs_conformance.concurrent.client import run_program, take_snapshot
 from dibs_conformance.concurrent.linearize import call_text
-from dibs_conformance.concurrent.source_lines import LineTracer, source_folders
+from dibs_conformance.concurrent.scheduler import LineTracer, source_folders
 from dibs_conformance.concurrent.thread_clients import close_all
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import LawFailure

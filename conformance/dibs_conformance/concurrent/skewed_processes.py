@@ -15,7 +15,7 @@ from typing import Final
 from dibs_conformance.concurrent.process_clients import GRACE, Child
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import Findings, LawFailure
-from dibs_conformance.report.findings import law_report
+from dibs_conformance.report.values import law_report
 from dibs_conformance.sequential.clocks import SHIFT, shifted_clock
 from dibs_conformance.target import LevelPlan, Locations, OpenedStorage, OpenStorage
 

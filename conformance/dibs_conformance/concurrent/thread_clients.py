@@ -1,19 +1,27 @@
-"""Clients as threads of this process, each with its own event loop and storage at a shared location."""
+"""Clients as threads of this process, each with its own event loop and storage at a shared location.
+
+On Postgres, their calls also interleave inside functions. A second connection locks a table until several
+calls wait for that lock, each at its first write to the table; then all continue at the same time. pg_locks
+shows which calls wait, as in the isolation tester of Postgres.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
+from random import Random
 from threading import Barrier, Thread
 from typing import Any, TypeVar
+from urllib.parse import parse_qs
 
 from dibs.storage.protocol import Storage
+from dibs.storage.registry import parse_scheme
 from dibs_conformance.concurrent.client import Clock, run_program, take_snapshot
-from dibs_conformance.concurrent.scheduler import Deadlock, Scheduler
-from dibs_conformance.concurrent.source_lines import source_folders
+from dibs_conformance.concurrent.scheduler import Deadlock, Scheduler, source_folders
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report.exceptions import StorageFailed, hang_failure, thread_frames
 from dibs_conformance.target import Locations, OpenedStorage
@@ -231,3 +239,60 @@ def thread_clients(locations: Locations, size: int, *, scheduled: bool) -> Itera
         yield clients
     finally:
         clients.close()
+
+
+#: Seconds to wait until all calls are blocked.
+MAX_WAIT = 0.5
+LIST_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY 1"
+COUNT_WAITING = """
+SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = relation
+JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE NOT granted AND nspname = %s
+"""
+
+
+def is_postgres(target: object) -> bool:
+    """Return whether the target is a Postgres URL."""
+    return isinstance(target, str) and parse_scheme(target) in ("postgresql", "postgres")
+
+
+class LockedClients:
+    """Thread clients whose calls are stopped at a table lock for a short time."""
+
+    def __init__(self, clients: ThreadClients, connection: Any, schema: str) -> None:
+        self._clients, self._connection, self._schema = clients, connection, schema
+        self._tables = [row[0] for row in connection.execute(LIST_TABLES, [schema])]
+        #: Number of calls that waited for the lock.
+        self.blocked_calls = 0
+
+    def run_round(self, programs: Sequence[Program], seed: int) -> list[ClientCall]:
+        """Run one program per client. A random table is locked until the calls wait for it."""
+        if len(programs) == 1:
+            return self._clients.run_round(programs, seed)
+        table = Random(seed).choice(self._tables)
+        with self._connection.transaction(force_rollback=True):
+            self._connection.execute(f'LOCK TABLE "{self._schema}"."{table}" IN EXCLUSIVE MODE')
+            calls = self._clients.start(programs)
+            self._wait_for_blocked(len(programs))
+        return calls()
+
+    def _wait_for_blocked(self, limit: int) -> None:
+        """Wait until `limit` calls wait for the lock, for at most `MAX_WAIT` seconds."""
+        end, waiting = time.monotonic() + MAX_WAIT, 0
+        while waiting < limit and time.monotonic() < end:
+            [(waiting,)] = self._connection.execute(COUNT_WAITING, [self._schema])
+            time.sleep(0.001)
+        self.blocked_calls += waiting
+
+    def snapshot(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
+        """Read the storage while all clients are idle."""
+        return self._clients.snapshot(queue, ids, now, log=log)
+
+
+@contextmanager
+def locked_clients(clients: ThreadClients, location: str) -> Iterator[LockedClients]:
+    """Open a second connection to the location, for the locks."""
+    import psycopg  # noqa: PLC0415 - needed for Postgres only, whose storage requires psycopg, too
+
+    address, _, query = location.partition("?")
+    with psycopg.connect(address, autocommit=True) as connection:
+        yield LockedClients(clients, connection, parse_qs(query)["schema"][0])

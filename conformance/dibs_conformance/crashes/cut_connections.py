@@ -14,7 +14,7 @@ from attrs import frozen
 
 from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, ThreadSurvivor, min_points, thread_survivor
 from dibs_conformance.report import Findings
-from dibs_conformance.report.findings import merge_findings
+from dibs_conformance.report.values import merge_findings
 from dibs_conformance.target import LevelPlan
 
 Direction = Literal["request", "reply"]

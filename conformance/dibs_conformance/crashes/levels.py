@@ -15,7 +15,7 @@ from dibs_conformance.crashes.restart_kills import try_power_cuts, try_restarts
 from dibs_conformance.crashes.system_call_kills import try_system_call_kills
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Findings, SkippedTest
-from dibs_conformance.report.findings import merge_findings
+from dibs_conformance.report.values import merge_findings
 from dibs_conformance.target import LevelPlan, OpenedStorage
 
 #: Tests one kind of fault until a deadline of `time.monotonic()`.

@@ -20,7 +20,7 @@ from dibs_conformance.crashes.scenes import (
     thread_survivor,
 )
 from dibs_conformance.report import Findings
-from dibs_conformance.report.findings import merge_findings
+from dibs_conformance.report.values import merge_findings
 from dibs_conformance.target import LevelPlan
 
 #: Seconds without an answer after which a call counts as blocked by the stopped process.

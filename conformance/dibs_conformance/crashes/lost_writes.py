@@ -17,7 +17,7 @@ from dibs.storage.protocol import Storage
 from dibs_conformance.crashes.power_loss import folder_of
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.exceptions import StorageFailed, exception_failure
-from dibs_conformance.report.findings import law_report
+from dibs_conformance.report.values import law_report
 from dibs_conformance.target import LevelPlan
 from dibs_conformance.verbs.actions import START
 

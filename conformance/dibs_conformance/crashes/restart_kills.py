@@ -26,7 +26,7 @@ from dibs_conformance.concurrent.process_clients import (
     LineCounter,
     SignalPoint,
 )
-from dibs_conformance.concurrent.source_lines import LineTracer, source_folders
+from dibs_conformance.concurrent.scheduler import LineTracer, source_folders
 from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, FaultHistory, Survivor
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Findings, LawFailure

@@ -24,7 +24,7 @@ from dibs_conformance.concurrent.process_clients import ProcessClient
 from dibs_conformance.concurrent.thread_clients import ThreadClient
 from dibs_conformance.report import Findings, LawFailure, LawReport, SkippedTest
 from dibs_conformance.report.exceptions import StorageFailed, exception_failure
-from dibs_conformance.report.findings import law_report
+from dibs_conformance.report.values import law_report
 from dibs_conformance.target import LevelPlan, Locations
 from dibs_conformance.verbs import VERBS, remember
 from dibs_conformance.verbs.actions import (

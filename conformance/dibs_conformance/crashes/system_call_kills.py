@@ -29,7 +29,7 @@ from dibs_conformance.crashes.scenes import (
     thread_survivor,
 )
 from dibs_conformance.report import Findings, LawFailure, SkippedTest
-from dibs_conformance.report.findings import merge_findings
+from dibs_conformance.report.values import merge_findings
 from dibs_conformance.target import LevelPlan
 from dibs_conformance.verbs.actions import ClientCall
 

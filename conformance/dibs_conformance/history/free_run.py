@@ -29,7 +29,7 @@ from dibs_conformance.history.check import CheckResult, check
 from dibs_conformance.history.recorder import Recorder
 from dibs_conformance.history.rules import HistoryRule, settings
 from dibs_conformance.report import Findings, LawFailure
-from dibs_conformance.report.findings import merge_findings
+from dibs_conformance.report.values import merge_findings
 from dibs_conformance.steps import RecordedStep
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 from dibs_conformance.verbs.actions import GRANTS, ClientAction, ClientState, Program

@@ -29,8 +29,7 @@ from dibs.model.requests import (
 )
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory
 from dibs_conformance.oracle import IdRecord, OneOf, Oracle
-from dibs_conformance.oracle.ending import end_kind, return_to_waiting
-from dibs_conformance.oracle.enqueueing import accept, activate
+from dibs_conformance.oracle.changes import accept, activate, end_kind, return_to_waiting
 from dibs_conformance.oracle.ids import AcceptedEnqueue
 from dibs_conformance.oracle.numbering import NumberSource
 from dibs_conformance.oracle.possible_world import copy_record

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dibs.model.events import LogEvent
 from dibs.model.job import Job, Slot, Successor
-from dibs_conformance.oracle.admission import NotLater
+from dibs_conformance.oracle.changes import NotLater
 from dibs_conformance.oracle.ids import (
     Entry,
     IdRecord,

@@ -6,8 +6,14 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from dibs_conformance.report.findings import add_counts
-from dibs_conformance.report.values import CapabilityReport, LawFailure, LawReport, LevelReport, ReportData
+from dibs_conformance.report.values import (
+    CapabilityReport,
+    LawFailure,
+    LawReport,
+    LevelReport,
+    ReportData,
+    add_counts,
+)
 
 #: The verdict of a level in words. A level that needs more tests than ran is not reached.
 LEVEL_VERDICTS: Final = {

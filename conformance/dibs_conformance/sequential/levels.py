@@ -13,7 +13,7 @@ from dibs_conformance.answer_types import VERBS as PROTOCOL
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import Findings, LawFailure, LawReport, SkippedTest
 from dibs_conformance.report.call_text import CallRecorder
-from dibs_conformance.report.findings import law_report
+from dibs_conformance.report.values import law_report
 from dibs_conformance.sequential import clocks
 from dibs_conformance.sequential.examples import run_examples, run_walkthrough
 from dibs_conformance.sequential.probes import PROBES, Probe, ProbeResult

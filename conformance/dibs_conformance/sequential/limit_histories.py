@@ -10,7 +10,7 @@ from typing import Final
 
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest
-from dibs_conformance.lockstep.core import OFTEN
+from dibs_conformance.lockstep import OFTEN
 from dibs_conformance.sequential.moving import copy_and_compare
 from dibs_conformance.sequential.scripts import QUEUE, FixedHistory, Player, play_history, read_histories
 from dibs_conformance.sequential.session import ExampleSession

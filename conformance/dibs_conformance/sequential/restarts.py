@@ -9,7 +9,7 @@ from __future__ import annotations
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.abilities import Compaction, ability
-from dibs_conformance.lockstep.core import OFTEN
+from dibs_conformance.lockstep import OFTEN
 from dibs_conformance.sequential.scripts import QUEUE, Player, play_history, unroll
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.sequential.walkthrough import INTERRUPTED

@@ -46,7 +46,7 @@ from dibs.model.requests import (
 )
 from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage
-from dibs_conformance.lockstep.core import Interruptions
+from dibs_conformance.lockstep import Interruptions
 from dibs_conformance.sequential.moving import export_in_parts, read_export
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.sequential.state_machine import START

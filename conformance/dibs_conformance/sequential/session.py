@@ -18,7 +18,7 @@ from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.capabilities import Capabilities
 from dibs_conformance.answer_types import missing_verb_failure
-from dibs_conformance.lockstep.core import Interruptions, interruption_kinds
+from dibs_conformance.lockstep import Interruptions, interruption_kinds
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.report import SkippedTest

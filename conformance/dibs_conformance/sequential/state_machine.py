@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from dibs.model.job import FAIL_SUFFIX, NewJob
 from dibs.model.requests import EnqueueRequest, Fail, HandOff, LogLevel, Release, SettingsPatch, Settlement
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import RARELY
-from dibs_conformance.lockstep.machine import has_runs
+from dibs_conformance.lockstep import RARELY, has_runs
 from dibs_conformance.sequential.moving import copy_and_compare
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.strategies import EVERYWHERE

@@ -14,6 +14,7 @@ from dibs.model.requests import Complete, End, EnqueueRequest, Fail, QueueStep, 
 from dibs.model.results import ClaimResult
 from dibs_conformance.sequential import close_values
 from dibs_conformance.sequential.close_values import CLOSE_VALUES
+from dibs_conformance.sequential.moving import copy_and_compare
 from dibs_conformance.sequential.scripts import (
     OOPS,
     QUEUE,
@@ -238,6 +239,13 @@ Runs with progress end in each way, by each verb, after a return, and beside an 
     each $end = complete | complete {NOT_KEPT} | fail | cancelled:
         enqueue a b c; claim 3; report a 1; report b 1; report c 1; release a; claim; report b [3,2]
         settle $end a, $end b; hand_off c; report c 2; finish $end c; amend b attributes=a:1; export 10
+A run under a lease is finished: only its holder may end it. Then its outcome expires, and is retried.
+    grant; enqueue a; claim; finish complete a; fail a retention=failed:5; wait 5; retry_failed a
+Six runs stall and are reaped in portions. The jobs count as retrying, and each stall is logged.
+    grant 10; enqueue {{a-f}}; claim; wait 10; reap 3; reap 5; counts; events
+A run is asked to stop twice, and handed off twice: it ends as cancelled.
+    set log_level=all; grant; enqueue a; claim; cancel a running=yes; cancel a running=yes; events
+    hand_off a; hand_off a
 """)
 
 
@@ -364,8 +372,20 @@ def use_two_handles(lockstep: Lockstep) -> None:
         for id in player.calls.saved["last"]:
             player.play(f"enqueue {id}", f"cancel {id}", f"complete {id}")
         player.play("enqueue a b")
+        player.play(
+            *("set paused=yes", "enqueue a b", "claim", "set paused=no", "claim", "complete last") * 3
+        )
         # A time before that of the last write counts as the time of the write, also of another handle.
         player.play(*("wait 1", "enqueue c", "claim 1 now=now-10") * 4, "cancel a b", "wait 1", "counts")
+
+
+def move_each_state(lockstep: Lockstep, session: ExampleSession) -> None:
+    """Copy a queue whose jobs wait, run, are handed off and have successors and outcomes, with memos."""
+    player = Player(lockstep)
+    player.play("grant", "enqueue {a-h} payload=1 attributes=a:1", "claim 7", f"report last 0.5 {MEMO}")
+    player.play("retry a delay=hour error=Oops", "release b", "hand_off c", "enqueue d payload=2", "fail e")
+    player.play(f"fail f retention={KEEP}", "complete g result=1", "enqueue d", "cancel d running=yes")
+    copy_and_compare(session, lockstep, QUEUE, 3)
 
 
 #: The histories that compare the state only where they say so.
@@ -392,6 +412,7 @@ def walk_through(session: ExampleSession) -> None:
     for first in FIRST:
         play_history(session, first)
     play_history(session, use_two_handles, handles=2)
+    play_history(session, lambda lockstep: move_each_state(lockstep, session))
     crossing: tuple[Callable[[Lockstep], None], ...] = CROSS_QUEUE if session.cross_queue else ()
     for play in CLOSE_VALUES + LAST + crossing:
         play_history(session, play, compare_each=is_compared(play))

@@ -31,7 +31,7 @@ from dibs.model.requests import (
 )
 from dibs.model.results import State
 from dibs_conformance import strategies as some
-from dibs_conformance.oracle.admission import opens_at
+from dibs_conformance.oracle.changes import opens_at
 from dibs_conformance.sequential.state_machine import ScenarioMachine
 from dibs_conformance.verbs import Lockstep
 

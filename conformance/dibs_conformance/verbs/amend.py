@@ -15,10 +15,9 @@ from dibs.model.overrides import Overrides
 from dibs.model.requests import JobPatch
 from dibs.model.results import AmendStatus
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.enqueueing import resolve_time
+from dibs_conformance.oracle.changes import resolve_time
 from dibs_conformance.oracle.ids import Amendment, IdRecord, apply_amendment
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue

@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from dibs.model.job import Job
 from dibs.model.results import CancelStatus
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.ending import end_current
+from dibs_conformance.oracle.changes import end_current
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.verbs.actions import ClientAction, ClientState

@@ -12,11 +12,9 @@ from dibs.model.job import Job
 from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.admission import is_admitted, next_due
-from dibs_conformance.oracle.enqueueing import activate
+from dibs_conformance.oracle.changes import activate, is_admitted, next_due
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch, WrongTime
 from dibs_conformance.oracle.possible_world import PossibleWorld

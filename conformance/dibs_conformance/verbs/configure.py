@@ -12,8 +12,7 @@ from msgspec.structs import asdict, replace
 from dibs.model.job import OutcomeRetention
 from dibs.model.requests import Settings, SettingsPatch, StartRate
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.possible_world import PossibleWorld

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import convert
 
 from dibs.model.results import Counts
-from dibs_conformance.lockstep.core import LockstepCore
+from dibs_conformance.lockstep import LockstepCore
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld

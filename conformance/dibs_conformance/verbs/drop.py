@@ -14,10 +14,9 @@ from hypothesis.stateful import rule
 from dibs.model.job import Slot
 from dibs.model.requests import Release
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.ending import return_to_waiting
+from dibs_conformance.oracle.changes import return_to_waiting
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue

@@ -15,9 +15,8 @@ from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest, OnConflict, Reject, Update
 from dibs.model.results import EnqueueResult
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase
-from dibs_conformance.oracle import Oracle, enqueueing
+from dibs_conformance.lockstep import LockstepCore, MachineBase
+from dibs_conformance.oracle import Oracle, changes
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import (
@@ -80,7 +79,7 @@ def large_data() -> JobData:
 
 
 def step(oracle: Oracle, queue: str, requests: Sequence[EnqueueRequest], now: int) -> list[EnqueueResult]:
-    return [enqueueing.enqueue(oracle.queue(queue), request, now) for request in requests]
+    return [changes.enqueue(oracle.queue(queue), request, now) for request in requests]
 
 
 def apply(world: PossibleWorld, part: CallPart, now: int) -> None:

@@ -13,8 +13,7 @@ from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
 from dibs.storage.protocol import LATEST, Storage
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import MOST_PAGES, PAGE, LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.lockstep import MOST_PAGES, PAGE, LockstepCore, MachineBase
 from dibs_conformance.oracle.matching import match_event
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.queue import LoggedEvent

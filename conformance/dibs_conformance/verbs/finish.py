@@ -11,10 +11,9 @@ from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import Cancelled, Complete, End, Fail, SettleAction, Settlement
 from dibs.model.results import FinishStatus
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase, has_runs
+from dibs_conformance.lockstep import LockstepCore, MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.ending import end_kind, end_run
+from dibs_conformance.oracle.changes import end_kind, end_run
 from dibs_conformance.oracle.ids import IdRecord, OneOf
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue

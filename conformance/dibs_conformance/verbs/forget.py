@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.queue import OracleQueue

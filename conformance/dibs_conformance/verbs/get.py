@@ -1,4 +1,4 @@
-"""The verb `get`. In lockstep, each comparison of slots calls it (lockstep/core.py)."""
+"""The verb `get`. In lockstep, each comparison of slots calls it (lockstep.py)."""
 
 from __future__ import annotations
 

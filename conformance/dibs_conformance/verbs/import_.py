@@ -9,7 +9,7 @@ from dibs.model.job import Job, JobData, Outcome, Slot
 from dibs.model.requests import Release
 from dibs.model.results import ExportRecord
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.ending import return_to_waiting
+from dibs_conformance.oracle.changes import return_to_waiting
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind
 from dibs_conformance.oracle.possible_world import PossibleWorld

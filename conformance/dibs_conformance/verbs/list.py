@@ -12,8 +12,7 @@ from dibs.model.job import Slot
 from dibs.model.results import State
 from dibs.storage.protocol import Storage
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import CursorRange, LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.lockstep import CursorRange, LockstepCore, MachineBase
 from dibs_conformance.oracle.matching import match_slot
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld

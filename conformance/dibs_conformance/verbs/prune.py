@@ -9,8 +9,7 @@ from hypothesis.stateful import rule
 
 from dibs.model.results import PruneResult
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.verbs.verb import CallEncoding, Verb, answered, read_races, read_scenes
 

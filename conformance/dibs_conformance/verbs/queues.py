@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from dibs_conformance.lockstep.core import LockstepCore
+from dibs_conformance.lockstep import LockstepCore
 from dibs_conformance.oracle.numbering import Mismatch
 
 #: Seconds by which the list of the queues may lag behind, and between two reads of it.

@@ -10,10 +10,9 @@ from dibs.model.job import Slot
 from dibs.model.requests import Release, RetryLater
 from dibs.model.results import ReapedJob
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.ending import return_to_waiting
+from dibs_conformance.oracle.changes import return_to_waiting
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld

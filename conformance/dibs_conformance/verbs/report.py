@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from dibs.model.results import ReportStatus
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase, has_runs
+from dibs_conformance.lockstep import LockstepCore, MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.steps import digest

@@ -17,7 +17,7 @@ from dibs.storage.abilities import ManyQueues
 from dibs.storage.protocol import Storage
 from dibs_conformance import strategies as some
 from dibs_conformance.answer_types import wrong_answer
-from dibs_conformance.lockstep.machine import MachineBase, has_runs
+from dibs_conformance.lockstep import MachineBase, has_runs
 from dibs_conformance.verbs import claim, settle_and_claim
 from dibs_conformance.verbs.settle import changed_queues
 from dibs_conformance.verbs.verb import Verb, read_races

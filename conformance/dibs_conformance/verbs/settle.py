@@ -28,10 +28,9 @@ from dibs.model.requests import (
 )
 from dibs.model.results import SettleResult
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LockstepCore
-from dibs_conformance.lockstep.machine import MachineBase, has_runs
+from dibs_conformance.lockstep import LockstepCore, MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.ending import end_current, end_kind, end_run, return_to_waiting
+from dibs_conformance.oracle.changes import end_current, end_kind, end_run, return_to_waiting
 from dibs_conformance.oracle.ids import IdRecord, OneOf
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue

@@ -11,7 +11,7 @@ from hypothesis.stateful import precondition, rule
 from dibs.model.requests import Settlement
 from dibs.model.results import ClaimResult, SettleAndClaimResult
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.machine import MachineBase, has_runs
+from dibs_conformance.lockstep import MachineBase, has_runs
 from dibs_conformance.verbs import claim, settle
 from dibs_conformance.verbs.actions import (
     ClientAction,

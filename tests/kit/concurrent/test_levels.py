@@ -15,7 +15,7 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.file.locks import CommitLock, Turn
 from dibs_conformance.concurrent.levels import interleaved, unscheduled
 from dibs_conformance.report import Findings
-from dibs_conformance.report.findings import level_verdict
+from dibs_conformance.report.values import level_verdict
 from dibs_conformance.target import LevelPlan, Locations, RunLevel
 
 ALONE = Capabilities(manual_clock=True, cross_queue=True)

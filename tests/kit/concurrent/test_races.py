@@ -9,7 +9,7 @@ from dibs.model.results import EventPage
 from dibs_conformance.concurrent import examples
 from dibs_conformance.concurrent.levels import interleaved
 from dibs_conformance.concurrent.log_readers import late_event, try_late_commit
-from dibs_conformance.report.findings import level_verdict
+from dibs_conformance.report.values import level_verdict
 from dibs_conformance.servers import PostgresServer
 from dibs_conformance.target import LevelPlan, Locations
 from dibs_conformance.verbs.actions import ClientCall, Round, Snapshot

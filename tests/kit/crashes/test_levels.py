@@ -15,7 +15,7 @@ from dibs_conformance.crashes.cancellation import try_cancellation
 from dibs_conformance.crashes.levels import clients_that_die
 from dibs_conformance.crashes.line_kills import try_kills_and_stops
 from dibs_conformance.crashes.scenes import SCENES
-from dibs_conformance.report.findings import level_verdict
+from dibs_conformance.report.values import level_verdict
 from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.concurrent.test_levels import ALONE, SHARED, run_level
 from tests.kit.crashes.torn_storage import TORN, open_torn, open_torn_verb

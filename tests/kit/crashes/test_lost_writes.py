@@ -16,7 +16,7 @@ from dibs.storage.file.directory import Directory
 from dibs.storage.file.replay import Replay
 from dibs.storage.indexed.index import Index
 from dibs_conformance.crashes.lost_writes import try_lost_writes
-from dibs_conformance.report.findings import level_verdict
+from dibs_conformance.report.values import level_verdict
 from tests.kit.concurrent.test_levels import SHARED, run_level
 
 

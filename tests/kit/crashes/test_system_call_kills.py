@@ -15,7 +15,7 @@ from dibs_conformance.crashes.system_call_kills import (
     try_system_call_kills,
 )
 from dibs_conformance.report import Findings
-from dibs_conformance.report.findings import level_verdict
+from dibs_conformance.report.values import level_verdict
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 from tests.kit.concurrent.test_levels import SHARED
 from tests.kit.crashes.torn_storage import open_torn

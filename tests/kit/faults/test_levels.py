@@ -11,8 +11,8 @@ import pytest
 from dibs.errors import StorageFull
 from dibs.model.results import EnqueueResult
 from dibs.storage.redis import RedisStorage
-from dibs_conformance.faults.levels import servers_that_fail
-from dibs_conformance.report.findings import level_verdict
+from dibs_conformance.faults.outages import servers_that_fail
+from dibs_conformance.report.values import level_verdict
 from dibs_conformance.servers import RedisServer
 from tests.kit.concurrent.test_levels import ALONE, SHARED, run_level
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from dibs.model import transitions
 from dibs.model.results import ClaimResult
-from dibs_conformance.lockstep.machine import Issued
+from dibs_conformance.lockstep import Issued
 from dibs_conformance.sequential import examples
 from tests.kit.play import play
 

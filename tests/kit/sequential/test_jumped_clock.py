@@ -25,7 +25,7 @@ STANDS_STILL = r"a lease of 50 ms was alive for 1 s"
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clocks, "PATIENCE", 1.0)
+    monkeypatch.setattr(clocks, "JUMP_PATIENCE", 1.0)
 
 
 def wrong_results(target: str | OpenStorage, *, durable: bool = True) -> list[str]:

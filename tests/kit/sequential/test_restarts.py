@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs_conformance.lockstep.core import Interruptions, interruption_kinds
+from dibs_conformance.lockstep import Interruptions, interruption_kinds
 from tests.kit.mutants import MUTANTS, Mutant, durability
 from tests.kit.play import play
 

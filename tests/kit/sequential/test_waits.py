@@ -16,7 +16,7 @@ from dibs.storage.indexed.waiters import Wakeups
 from dibs.storage.protocol import Clock
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
-from dibs_conformance.sequential import capabilities, waits
+from dibs_conformance.sequential import waits
 from dibs_conformance.sequential.waits import check_progress_waits, missing_wake_ups
 from dibs_conformance.target import Locations, OpenStorage
 from tests.kit.mutants.unwoken import MUTED, AlwaysWoken, Muted, NeverWoken, WakesAll, WakesLate
@@ -32,7 +32,6 @@ FEW = 3
 def one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try each change once: a change that is never noticed needs no second try."""
     monkeypatch.setattr(waits, "ATTEMPTS", 1)
-    monkeypatch.setattr(capabilities, "ATTEMPTS", 1)
 
 
 def opening(wrap: Wrap, only: int | None = None) -> OpenStorage:
