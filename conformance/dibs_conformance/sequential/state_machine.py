@@ -14,8 +14,8 @@ import sys
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from dibs.model.job import FAIL_SUFFIX, NewJob
-from dibs.model.requests import EnqueueRequest, Fail, HandOff, LogLevel, Release, SettingsPatch, Settlement
+from dibs.model.job import NewJob
+from dibs.model.requests import EnqueueRequest, Fail, LogLevel, SettingsPatch, Settlement
 from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import RARELY, has_runs
 from dibs_conformance.sequential.moving import copy_and_compare
@@ -162,27 +162,6 @@ class ScenarioMachine(LockstepMachine):
         self.enqueue(queue, data)
         self.claim(queue, 0, 10, alive=True)
 
-    @rule(queue=some.queues, data=st.data())
-    def ask_to_stop(self, queue: str, data: st.DataObject) -> None:
-        """Request the cancellation of an active run, then settle the run."""
-        self.run(queue, data)
-        if self.issued.runs:
-            owner, id, _ = self.issued_run(0)
-            self.lockstep.cancel(owner, [id], running=True)
-            self.settle([0], data)
-
-    @rule(queue=some.queues, id=some.ids, then=st.booleans(), data=st.data())
-    def fail_for_good(self, queue: str, id: str, *, then: bool, data: st.DataObject) -> None:
-        """Fail runs under `fail_handler`, which makes fail jobs. Claim these if `then` is True."""
-        self.lockstep.configure(queue, SettingsPatch(fail_handler=True))
-        self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
-        self.claim(queue, 0, 10, alive=True)
-        runs = [run for run in self.issued.runs[-3:] if run[0] == queue]
-        fail = Fail(error=data.draw(some.errors))
-        self.lockstep.settle(queue, [Settlement(id=one, fence=fence, action=fail) for _, one, fence in runs])
-        if then:
-            self.claim(queue + FAIL_SUFFIX, 0, 10, alive=True)
-
     @rule(queue=some.queues, id=some.ids, data=st.data(), more=st.integers(1, 3), amend=st.booleans())
     def contend(self, queue: str, id: str, *, data: st.DataObject, more: int, amend: bool) -> None:
         """Enqueue the id of an active run again, sometimes amend it, then settle the run."""
@@ -234,39 +213,6 @@ class ScenarioMachine(LockstepMachine):
                 ],
             )
 
-    @rule(queue=some.queues, id=some.ids, data=st.data())
-    def make_room(self, queue: str, id: str, data: st.DataObject) -> None:
-        """Hand off the only run that max_active allows, then claim the next job."""
-        self.lockstep.configure(queue, SettingsPatch(max_active=1))
-        run = self.run_of(queue, id, data)
-        if run is not None:
-            self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=HandOff())])
-            if data.draw(st.booleans()):
-                self.move(queue, 10)
-        self.enqueue(queue, data)
-        self.claim(queue, 0, 10, alive=True)
-        self.lockstep.configure(queue, SettingsPatch(max_active=None))
-
-    @rule(queue=some.queues, id=some.ids, data=st.data(), times=st.integers(2, 3))
-    def come_back(self, queue: str, id: str, *, data: st.DataObject, times: int) -> None:
-        """Retry the same job several times, with and without an error."""
-        run = self.run_of(queue, id, data)
-        for _ in range(times):
-            if run is None:
-                return
-            back = data.draw(some.retries(self.lockstep.now))
-            self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=back)])
-            self.pass_time(10)
-            self.claim(queue, 0, 10, alive=True)
-            run = self.newest_fence(queue, id)
-
-    @rule(queue=some.queues, data=st.data(), limit=st.sampled_from((1, 2, 3)))
-    def read_in_pages(self, queue: str, data: st.DataObject, limit: int) -> None:
-        """List more ids than fit on a page."""
-        held = data.draw(some.data)
-        self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=held)) for id in some.IDS])
-        self.list(queue, "waiting", limit)
-
     def run_of(self, queue: str, id: str, data: st.DataObject) -> int | None:
         """Enqueue this id and claim the due jobs. Return the newest fence that the id ever had, or None."""
         self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
@@ -276,62 +222,3 @@ class ScenarioMachine(LockstepMachine):
     def newest_fence(self, queue: str, id: str) -> int | None:
         fences = [fence for owner, one, fence in self.issued.runs if (owner, one) == (queue, id)]
         return fences[-1] if fences else None
-
-    @rule(queue=some.queues, data=st.data())
-    def pause(self, queue: str, data: st.DataObject) -> None:
-        """Claim while the queue is paused, and again after it was resumed."""
-        self.enqueue(queue, data)
-        self.lockstep.configure(queue, SettingsPatch(paused=True))
-        self.claim(queue, 0, 10, alive=True)
-        self.lockstep.configure(queue, SettingsPatch(paused=False))
-        self.claim(queue, 0, 10, alive=True)
-
-    @rule(queue=some.queues, id=some.ids, data=st.data())
-    def fall_behind(self, queue: str, id: str, data: st.DataObject) -> None:
-        """Remove events from the log before a slow reader has read them. The reader must get `fell_off`.
-
-        A durable storage is reopened before the reader reads on.
-        """
-        self.events(queue, 100, jump=False)
-        run = self.run_of(queue, id, data)
-        if run is not None:
-            self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=Release())])
-        self.pass_time(8 * some.DAY)
-        self.prune(queue, 100, whole=True)
-        if self.session.durable:
-            self.reopen()
-        self.events(queue, 1, jump=False)
-
-    @rule(queue=some.queues, data=st.data(), dead=st.booleans())
-    def drop_some(self, queue: str, *, data: st.DataObject, dead: bool) -> None:
-        """Drop a lease with a limit of one job, then renew it and claim under it. Both must find it lost.
-
-        With `dead`, the holder drops no more jobs, so `reap` must return the remaining ones.
-        """
-        held = data.draw(some.data)
-        self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=held)) for id in some.IDS[:2]])
-        self.grant(10, some.HOLDERS[1])
-        lease = self.issued.leases[-1]
-        self.issued.add_claim(queue, self.lockstep.claim(queue, lease, 10))
-        self.lockstep.drop([queue], lease, 1)
-        self.lockstep.renew([queue], lease, 10)
-        self.issued.add_claim(queue, self.lockstep.claim(queue, lease, 10))
-        if dead:
-            self.pass_time(10)
-            self.reap(queue, 10)
-
-    @rule(queue=some.queues, data=st.data(), late=st.sampled_from((0, 0, 1, -1)), held=st.booleans())
-    def stall(self, queue: str, *, data: st.DataObject, late: int, held: bool) -> None:
-        """Grant a lease of 10 ms. Claim, renew and reap 1 ms before, at, or 1 ms after its expiry."""
-        if held:
-            self.enqueue(queue, data)
-            self.enqueue(queue, data)
-        self.grant(10, some.HOLDERS[1])
-        lease = self.issued.leases[-1]
-        if held:
-            self.issued.add_claim(queue, self.lockstep.claim(queue, lease, 10))
-        self.pass_time(10 + late)
-        self.issued.add_claim(queue, self.lockstep.claim(queue, lease, 1))
-        if not held:
-            self.lockstep.renew([queue], lease, 10)
-        self.reap(queue, data.draw(some.limits))

@@ -7,13 +7,13 @@ and the keys are few, so that most claims meet full and closed keys.
 
 from __future__ import annotations
 
-from typing import Final, get_args
+from typing import Final
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
-from dibs.model.job import Error, Job, JobData, NewJob, OutcomeRetention
+from dibs.model.job import Error, Job, JobData, NewJob
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -29,7 +29,6 @@ from dibs.model.requests import (
     StartRate,
     Update,
 )
-from dibs.model.results import State
 from dibs_conformance import strategies as some
 from dibs_conformance.oracle.changes import opens_at
 from dibs_conformance.sequential.state_machine import ScenarioMachine
@@ -94,56 +93,6 @@ class WideMachine(ScenarioMachine):
         return {job.id: job.run.fence for job in claimed.jobs if job.run is not None}
 
     @rule(
-        data=st.data(),
-        limits=st.lists(portions, min_size=2, max_size=3),
-        most=st.sampled_from((None, None, 2, 3, 4)),
-    )
-    def claim_in_portions(self, data: st.DataObject, limits: list[int], most: int | None) -> None:
-        """Enqueue jobs of mixed priorities and times in two queues, then claim some of them at a time."""
-        for queue in some.QUEUES:
-            if most is not None:
-                self.lockstep.configure(queue, SettingsPatch(max_active=most))
-            self.lockstep.enqueue(queue, [self.draw_urgent(data, id) for id in WIDE_IDS])
-        self.pass_time(1)
-        held: dict[str, dict[str, int]] = {queue: {} for queue in some.QUEUES}
-        for limit in limits:
-            for queue in some.QUEUES:
-                held[queue] = self.exchange(queue, held[queue], limit)
-        if most is not None:
-            for queue in some.QUEUES:
-                self.lockstep.configure(queue, SettingsPatch(max_active=None))
-
-    def draw_urgent(self, data: st.DataObject, id: str) -> EnqueueRequest:
-        held = JobData(priority=data.draw(PRIORITIES))
-        return EnqueueRequest(job=NewJob(id=id, data=held, delay=data.draw(st.sampled_from((0, 0, 1, 5)))))
-
-    def exchange(self, queue: str, runs: dict[str, int], limit: int) -> dict[str, int]:
-        """Settle the runs and claim the next ones in one call. Without runs, only claim."""
-        if not runs:
-            return self.claim_wide(queue, limit)
-        settled = [Settlement(id=id, fence=fence, action=Complete()) for id, fence in runs.items()]
-        claimed = self.lockstep.settle_and_claim(queue, settled, self.live_lease(queue), limit)
-        self.issued.add_claim(queue, claimed)
-        return {job.id: job.run.fence for job in claimed.jobs if job.run is not None}
-
-    @rule(queue=some.queues, limit=portions, asked=st.booleans(), verb=st.sampled_from(("reap", "drop")))
-    def return_in_portions(self, queue: str, limit: int, *, asked: bool, verb: str) -> None:
-        """Claim jobs under a short lease, and return some of them at a time. One may be cancelled before."""
-        self.enqueue_wide(queue, WIDE_IDS)
-        self.grant(10, some.HOLDERS[1])
-        lease = self.issued.leases[-1]
-        self.issued.add_claim(queue, self.lockstep.claim(queue, lease, 5))
-        if asked:
-            self.lockstep.cancel(queue, WIDE_IDS[1:3], running=True)
-        if verb == "reap":
-            self.pass_time(10)
-        for _ in range(2):
-            if verb == "reap":
-                self.lockstep.reap(queue, limit)
-            else:
-                self.lockstep.drop([queue], lease, limit)
-
-    @rule(
         queue=some.queues,
         way=ways,
         end=st.sampled_from(ENDS),
@@ -198,34 +147,6 @@ class WideMachine(ScenarioMachine):
         elif way == "drop":
             self.lockstep.drop([queue], lease, 3)
 
-    @rule(queue=some.queues, limit=st.sampled_from((1, 2, 3)), again=st.booleans(), exact=st.booleans())
-    def prune_ends(self, queue: str, limit: int, *, again: bool, exact: bool) -> None:
-        """End runs whose outcomes expire after 5 ms, prune them all, then settle with their fences.
-
-        With `again`, one of the ids has a new job before. Without `exact`, more time passes.
-        """
-        self.enqueue_wide(queue, WIDE_IDS[:5], priority=1000)
-        runs = self.claim_wide(queue, 5)
-        short = OutcomeRetention(completed=5, failed=5, cancelled=5)
-        ends = (
-            Complete(retention=short),
-            Fail(error=Error(type="Oops"), retention=short),
-            Cancelled(retention=short),
-        )
-        settled = [
-            Settlement(id=id, fence=fence, action=ends[at % 3]) for at, (id, fence) in enumerate(runs.items())
-        ]
-        if not settled:
-            return
-        self.lockstep.settle(queue, settled)
-        if again:
-            self.enqueue_wide(queue, WIDE_IDS[:1])
-        self.pass_time(5 if exact else 25 * some.HOUR)
-        self.lockstep.prune_all(queue, limit)
-        self.lockstep.settle(queue, settled)
-        for state in get_args(State)[-3:]:
-            self.list(queue, state, 3)
-
 
 KEYS: Final = ("k", "m", 'n{}\n"\\é')
 PER_KEY: Final = (None, 1, 1, 2, 3)
@@ -276,17 +197,6 @@ class LimitMachine(WideMachine):
     @rule(queue=some.queues, patch=limit_patches)
     def limit(self, queue: str, patch: SettingsPatch) -> None:
         self.lockstep.configure(queue, patch)
-
-    @precondition(has_limits)
-    @rule(queue=some.queues, patch=first_limits, data=st.data())
-    def work_under_limits(self, queue: str, patch: SettingsPatch, data: st.DataObject) -> None:
-        """Set limits, fill keys, and claim before and after runs are settled."""
-        self.lockstep.configure(queue, patch)
-        self.fill_keys(queue, data)
-        self.claim(queue, 0, data.draw(some.limits), alive=True)
-        if self.issued.runs:
-            self.settle([0, 1], data)
-        self.claim(queue, 0, 10, alive=True)
 
     @precondition(is_limited)
     @rule(queue=some.queues, data=st.data())
