@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from dibs.storage.capabilities import Capabilities
-from dibs_conformance.concurrent import examples as concert
+from dibs_conformance.concurrent import levels as concert
 from dibs_conformance.levels import LEVELS
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Findings, LawFailure

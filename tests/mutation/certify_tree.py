@@ -20,7 +20,7 @@ import msgspec
 
 from dibs.storage.capabilities import Capabilities
 from dibs_conformance.certification import levels_up_to, run_level
-from dibs_conformance.concurrent import examples as concurrent_examples
+from dibs_conformance.concurrent import levels as concurrent_levels
 from dibs_conformance.loop_runner import LIMITS, LoopRunner, without_exits
 from dibs_conformance.report.values import false_claims
 from dibs_conformance.sequential import levels as sequential_levels
@@ -44,7 +44,7 @@ def main(url: str, level: str, budget: str, seed: str, examples: str, module: st
 
 def stop_at_first_failure() -> None:
     """Switch the search for shorter failures off, and let hanging calls fail sooner."""
-    concurrent_examples.SHRINK_SECONDS = 0.0
+    concurrent_levels.SHRINK_SECONDS = 0.0
     sequential_levels.run_examples = partial(run_examples, shrink=False)  # type: ignore[attr-defined]
     LIMITS.call, LIMITS.test = CALL_SECONDS, TEST_SECONDS
 

@@ -9,8 +9,7 @@ from random import Random
 from attrs import define, evolve, field
 
 from dibs.errors import DibsError
-from dibs_conformance.concurrent.examples import RoundActions, random_round, random_setup
-from dibs_conformance.concurrent.levels import manual_clock_gap
+from dibs_conformance.concurrent.levels import RoundActions, manual_clock_gap, random_round, random_setup
 from dibs_conformance.concurrent.linearize import linearize, timeline
 from dibs_conformance.concurrent.thread_clients import ThreadClients, thread_clients
 from dibs_conformance.crashes.scenes import SECTION

@@ -15,10 +15,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from dibs_conformance.report import LawFailure
 from dibs_conformance.sequential.limit_histories import walk_through_limits
-from dibs_conformance.sequential.restarts import walk_through_restarts
 from dibs_conformance.sequential.session import BudgetSpent, ExampleSession, to_failure
-from dibs_conformance.sequential.walkthrough import walk_through
-from dibs_conformance.sequential.wide_calls import LimitMachine
+from dibs_conformance.sequential.state_machine import LimitMachine
+from dibs_conformance.sequential.walkthrough import walk_through, walk_through_restarts
 from dibs_conformance.target import Progress
 
 #: Number of examples with the same seed. The seeds count up from the seed of the run.

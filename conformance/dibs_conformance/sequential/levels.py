@@ -17,8 +17,8 @@ from dibs_conformance.report.values import law_report
 from dibs_conformance.sequential import clocks
 from dibs_conformance.sequential.examples import run_examples, run_walkthrough
 from dibs_conformance.sequential.probes import PROBES, Probe, ProbeResult
-from dibs_conformance.sequential.restarts import offers_compaction
 from dibs_conformance.sequential.session import ExampleSession, find_reason_to_skip
+from dibs_conformance.sequential.walkthrough import offers_compaction
 from dibs_conformance.target import LevelPlan, Locations
 from dibs_conformance.verbs import VERBS
 

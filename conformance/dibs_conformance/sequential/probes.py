@@ -23,11 +23,10 @@ from dibs.model.requests import (
 )
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Clock, Storage
-from dibs_conformance.sequential import single_calls
+from dibs_conformance.sequential import optional_calls
 from dibs_conformance.sequential.bad_calls import check_bad_calls
-from dibs_conformance.sequential.end_watches import check_end_watches
-from dibs_conformance.sequential.key_set_calls import check_key_sets
 from dibs_conformance.sequential.limit_probes import check_many_jobs_of_full_keys
+from dibs_conformance.sequential.optional_calls import check_end_watches, check_key_sets
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.state_machine import START
 from dibs_conformance.sequential.waits import check_idle_waits, check_progress_waits, check_waits_under_limits
@@ -196,7 +195,7 @@ PROBES = (
         "3, enqueue",
         "An enqueue of one job, by each method of the storage, is folded, blocked, merged, rejected or "
         "repeated as in a batch.",
-        single_calls.check_enqueues,
+        optional_calls.check_enqueues,
         clock="system",
     ),
     Probe(
@@ -210,14 +209,14 @@ PROBES = (
         "a claim and an end of one job act as larger ones",
         "3, claim",
         "A claim of one job obeys pauses, limits, cancels and priorities, and only the holder ends a run.",
-        single_calls.check_runs,
+        optional_calls.check_runs,
         clock="system",
     ),
     Probe(
         "a token reports the ends after it",
         "3, Wake-ups",
         "A wait with a token reports an end between the two, with the outcome of that run.",
-        single_calls.check_tokens,
+        optional_calls.check_tokens,
         clock="system",
     ),
     Probe(

@@ -6,7 +6,7 @@ import pytest
 
 from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
-from dibs_conformance.concurrent import examples
+from dibs_conformance.concurrent import levels
 from dibs_conformance.concurrent.levels import interleaved
 from dibs_conformance.concurrent.log_readers import late_event, try_late_commit
 from dibs_conformance.report.values import level_verdict
@@ -26,7 +26,7 @@ FENCES = [name for name, race in RACES.items() if race.plant.__module__ == fence
 )
 def test_a_race_in_memory_is_found(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     race.plant(monkeypatch)
-    monkeypatch.setattr(examples, "SHRINK_SECONDS", 0.0)
+    monkeypatch.setattr(levels, "SHRINK_SECONDS", 0.0)
 
     found = run_level(interleaved, "memory:", ALONE, race.examples)
 
@@ -38,7 +38,7 @@ def test_a_race_in_memory_is_found(race: Race, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("name", ["a_settle_checks_its_fence_then_writes", *FENCES])
 def test_a_late_write_is_found_with_every_seed(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     RACES[name].plant(monkeypatch)
-    monkeypatch.setattr(examples, "SHRINK_SECONDS", 0.0)
+    monkeypatch.setattr(levels, "SHRINK_SECONDS", 0.0)
 
     assert "broken" == level_verdict(run_level(interleaved, "memory:", ALONE, 100, seed))
 

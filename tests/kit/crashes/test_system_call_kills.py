@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs_conformance.crashes.system_call_kills import (
+from dibs_conformance.crashes.line_kills import (
     SystemCall,
     Trace,
     injection_options,

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from dibs.storage.registry import open_storage, with_option
-from dibs_conformance.sequential.key_set_calls import check_key_sets
+from dibs_conformance.sequential.optional_calls import check_key_sets
 from dibs_conformance.servers import PostgresServer, RedisServer
 from tests.kit.mutants import lua
 from tests.kit.mutants.sql import planted

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from dibs.storage.abilities import OnOutcome, StopWatching
 from dibs.storage.redis import RedisStorage
 from dibs.storage.registry import open_storage, with_option
-from dibs_conformance.sequential import end_watches
-from dibs_conformance.sequential.end_watches import check_end_watches
+from dibs_conformance.sequential import optional_calls
+from dibs_conformance.sequential.optional_calls import check_end_watches
 from dibs_conformance.servers import RedisServer
 
 Watch = Callable[[RedisStorage, str, str, int, OnOutcome], StopWatching | None]
@@ -81,6 +81,6 @@ def not_stopped(watch: Watch) -> Watch:
 async def test_a_bug_of_a_watch_is_found(
     bug: Callable[[Watch], Watch], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(end_watches, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(optional_calls, "WAIT_SECONDS", 0.3)
     monkeypatch.setattr(RedisStorage, "watch_end", bug(RedisStorage.watch_end))
     assert await wrong_results(with_option(redis_server.url, "prefix", uuid4().hex))

@@ -15,7 +15,7 @@ from dibs.storage.postgres.direct_enqueue import PostgresDirectEnqueue
 from dibs.storage.protocol import Clock
 from dibs.storage.redis.codec import requests as codec
 from dibs.storage.registry import open_storage
-from dibs_conformance.sequential import single_calls
+from dibs_conformance.sequential import optional_calls
 from dibs_conformance.sequential.probes import PROBES
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import Locations
@@ -23,7 +23,7 @@ from tests.kit.mutants.lua import planted
 from tests.kit.mutants.planting import Patch
 from tests.kit.sequential.test_probes import Wrapped
 
-CHECKS = (single_calls.check_enqueues, single_calls.check_runs, single_calls.check_tokens)
+CHECKS = (optional_calls.check_enqueues, optional_calls.check_runs, optional_calls.check_tokens)
 
 
 async def wrong_results(locations: Locations) -> list[str]:
@@ -150,7 +150,7 @@ async def test_a_bug_of_a_script_is_found(
 async def test_a_bug_of_a_direct_call_on_redis_is_found(
     bug: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(single_calls, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(optional_calls, "WAIT_SECONDS", 0.2)
     PYTHON_BUGS[bug](monkeypatch)
     assert await wrong_results(Locations(redis_server.url))
 
@@ -174,7 +174,7 @@ async def test_each_way_of_redis_and_postgres_is_tried(
         locations = Locations(url)
         try:
             async with locations.open(locations.new(), "system") as storage:
-                ways = single_calls.ways_to_enqueue(storage)
+                ways = optional_calls.ways_to_enqueue(storage)
         finally:
             await locations.remove()
         assert ["enqueue", "start_enqueue", "enqueue_blocking"] == list(ways)

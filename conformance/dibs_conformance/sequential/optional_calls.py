@@ -1,8 +1,9 @@
-"""Probes of calls with one job under the system clock.
+"""Probes of the optional methods of `dibs.storage.abilities`: calls with one job, key sets and watches.
 
-A storage may have fast paths for such calls, and optional methods that send them without a task
-(`dibs.storage.abilities`). Under a manual clock, these are not used, so the
-random examples and the other probes do not reach them. Each story runs once for each way to enqueue.
+A storage may have fast paths for calls with one job under the system clock, and methods that send them
+without a task. Under a manual clock, these are not used, so the random examples and the other probes do not
+reach them. Batches whose request keys are kept as a key set must act as enqueues with request keys. A watch
+is called at the next end of its id. A storage without these methods passes.
 """
 
 from __future__ import annotations
@@ -15,12 +16,19 @@ from attrs import define, field
 
 from dibs.errors import DibsError
 from dibs.model.check_jobs import CheckedBatch, check_batch
-from dibs.model.job import OutcomeRetention
-from dibs.model.requests import EnqueueRequest, SettingsPatch
-from dibs.model.results import EnqueueResult
-from dibs.storage.abilities import BlockingEnqueue, DirectEnqueue, ability
+from dibs.model.job import Outcome, OutcomeRetention
+from dibs.model.request_columns import RequestColumns, make_member
+from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict, Reject, SettingsPatch, Update
+from dibs.model.results import EnqueueResult, EnqueueStatus
+from dibs.storage.abilities import BlockingEnqueue, DirectEnqueue, EndWatches, KeySets, StopWatching, ability
 from dibs.storage.protocol import Storage
-from dibs_conformance.sequential.scripts import METHODS, FixedHistory, HistoryCalls, read_histories
+from dibs_conformance.sequential.scripts import (
+    METHODS,
+    FixedHistory,
+    HistoryCalls,
+    play_steps,
+    read_histories,
+)
 
 TTL: Final = 60_000
 #: Seconds of a wait whose id has ended before it began.
@@ -288,3 +296,237 @@ async def _check(
                 calls.wrong.append(f"{way}: a story raised {error!r:.300}")
             checks, wrong = checks + calls.checks, wrong + calls.wrong
     return checks, wrong
+
+
+NOW: Final = 1_767_225_600_000
+HOUR: Final = 3_600_000
+#: Milliseconds for which the queues remember request keys.
+KEY_AGE: Final = 60_000
+SET: Final = "write/0"
+IDS: Final = ("new", "waiting", "active", "completed", "absent", "new")
+#: Title -> the ids of a batch, and their rules; no rules stand for the default.
+BATCHES: Final[dict[str, tuple[tuple[str, ...], tuple[OnConflict, ...]]]] = {
+    "new ids": (("0", "1", "2", "3"), ()),
+    "updates": (IDS[:4], (DEFAULT_UPDATE,) * 4),
+    "rejects": (IDS[:4], (Reject(),) * 4),
+    "one reject": (("completed",), (Reject(),)),
+    "one update-only request": (("absent",), (Update(create=False),)),
+    "all rules": (
+        IDS,
+        (
+            Update(run_at="later"),
+            Update(data=False),
+            Update(run_at="never"),
+            Reject(),
+            Update(create=False),
+            Reject(),
+        ),
+    ),
+}
+
+
+async def check_key_sets(storage: Storage) -> tuple[int, list[str]]:
+    """Return the number of comparisons, and a message for each difference."""
+    wrong: list[str] = []
+    checks = 0
+    for number, (title, (ids, conflicts)) in enumerate(BATCHES.items()):
+        # The time of a storage never goes back.
+        now = NOW + number * HOUR
+        one, other = f"requests-{number}", f"columns-{number}"
+        for queue in (one, other):
+            await _prepare(storage, queue, now)
+        columns = _columns(ids, conflicts, now)
+        expected = [
+            answer.status for answer in await storage.enqueue(one, columns.requests(SET), now=now + 1)
+        ]
+        comparisons = [
+            ("the statuses", expected, await _send(storage, other, columns, now + 1)),
+            ("the jobs", await _read(storage, one, now), await _read(storage, other, now)),
+            *await _check_members(storage, other, columns, expected, now),
+        ]
+        checks += len(comparisons)
+        wrong += [
+            f"{title}: {what} of a batch with a key set are {found}, and those of requests are {wanted}"
+            for what, wanted, found in comparisons
+            if wanted != found
+        ]
+    return checks, wrong
+
+
+def _columns(ids: Sequence[str], conflicts: Sequence[OnConflict], now: int) -> RequestColumns:
+    count = len(ids)
+    return RequestColumns(
+        ids=list(ids),
+        payloads=[b"" if id == "absent" else f'"{number}"'.encode() for number, id in enumerate(ids)],
+        members=[make_member(bytes([number]) * 12, number) for number in range(count)],
+        run_ats=[now + HOUR * (number % 3) for number in range(count)],
+        priorities=[0 if id == "absent" else 2 for id in ids],
+        attributes=[{} if id == "absent" else {"n": b"1"} for id in ids],
+        conflicts=list(conflicts) or None,
+    )
+
+
+async def _prepare(storage: Storage, queue: str, now: int) -> None:
+    """Make a completed id, an active id and a waiting id."""
+    steps = (
+        f"set request_key_age={KEY_AGE} retention=completed:hour; grant; enqueue completed payload=old; "
+        "claim 1; complete completed; enqueue active payload=old; claim 1; enqueue waiting payload=old"
+    )
+    await play_steps(storage, HistoryCalls(queue), steps, now=now)
+
+
+async def _send(
+    storage: Storage, queue: str, columns: RequestColumns, now: int
+) -> list[EnqueueStatus] | None:
+    if (key_sets := ability(storage, KeySets)) is not None:
+        statuses = await key_sets.enqueue_batch(queue, SET, 1, columns, now=now)
+        return None if statuses is None else list(statuses)
+    return [answer.status for answer in await storage.enqueue(queue, columns.requests(SET), now=now)]
+
+
+async def _check_members(
+    storage: Storage, queue: str, columns: RequestColumns, statuses: Sequence[EnqueueStatus], now: int
+) -> list[tuple[str, Any, Any]]:
+    """Return what the key set should hold and holds: now, after a second batch of this number, and later."""
+    if (key_sets := ability(storage, KeySets)) is None:
+        return []
+    kept = dict(zip(columns.members, statuses, strict=True))
+    jobs = await _read(storage, queue, now)
+    other = RequestColumns(ids=["late"], payloads=[b"1"], members=[b"l" * 16])
+    taken = await key_sets.enqueue_batch(queue, SET, 1, other, now=now + 2)
+    before = await key_sets.read_key_set(queue, SET, now=now + KEY_AGE)
+    after = await key_sets.read_key_set(queue, SET, now=now + 1 + KEY_AGE)
+    pruned = await storage.prune(queue, 100, now=now + 1 + KEY_AGE)
+    again = await storage.prune(queue, 100, now=now + 1 + KEY_AGE)
+    return [
+        ("the answer to a taken number", None, taken),
+        ("the jobs after a taken number", jobs, await _read(storage, queue, now)),
+        ("the members", (kept, 1, False), tuple(before)),
+        ("the expired members", {}, after.statuses),
+        ("the members of another set", {}, (await key_sets.read_key_set(queue, "write/1", now=now)).statuses),
+        ("the pruned batches", (True, 0), (pruned.request_keys > 0, again.request_keys)),
+    ]
+
+
+async def _read(storage: Storage, queue: str, now: int) -> list[Any]:
+    """Return the jobs of all ids, without their numbers."""
+    ids = sorted({*IDS, *(f"{number}" for number in range(4)), "late"})
+    slots = await storage.get(queue, ids, now=now + 2)
+    return [
+        (
+            id,
+            job and (job.data, job.run_at, job.enqueued_at, job.enqueues, job.run is None),
+            after and (after.data, after.run_at, after.enqueues),
+            outcome and outcome.kind,
+        )
+        for id, slot in zip(ids, slots, strict=True)
+        for job, after, outcome in [(slot.current, slot.successor, slot.outcome)]
+    ]
+
+
+QUEUE: Final = "watched"
+
+#: The calls of a watch.
+Calls = asyncio.Queue[Outcome | None]
+
+
+@define
+class Watched:
+    """A queue of a storage with watches, and the calls on it."""
+
+    storage: Storage
+    watches: EndWatches
+    calls: HistoryCalls
+
+    async def play(self, steps: str) -> None:
+        await play_steps(self.storage, self.calls, steps)
+
+    def watch(self, id: str, calls: Calls) -> StopWatching | None:
+        """Watch the end of the newest enqueue, `it`."""
+        return self.watches.watch_end(QUEUE, id, self.calls.saved["it"], calls.put_nowait)
+
+
+async def check_end_watches(storage: Storage) -> tuple[int, list[str]]:
+    """Return the number of stories, and a message for each one with a wrong call."""
+    watches = ability(storage, EndWatches)
+    if watches is None:
+        return len(STORIES), []
+    watched = Watched(storage, watches, HistoryCalls(QUEUE))
+    await watched.play("grant 60000; set retention=completed:60000")
+    # The storage receives messages about a queue from its first wait on. Watches begin after one message.
+    since = (await storage.wait([QUEUE], for_="ids", ids=["first"], timeout=0)).since
+    await watched.play("enqueue first; claim 1; complete first result=1")
+    await storage.wait([QUEUE], for_="ids", ids=["first"], since=since, timeout=WAIT_SECONDS)
+    found = [await story(watched) for story in STORIES]
+    return len(STORIES), [message for message in found if message]
+
+
+async def _its_end_is_reported(watched: Watched) -> str:
+    calls = Calls()
+    await watched.play("it = enqueue a")
+    stop = watched.watch("a", calls)
+    await watched.play("claim 1; complete a result=1")
+    if stop is None:
+        return ""
+    called, outcome = await _next_call(calls)
+    [slot] = await watched.storage.get(QUEUE, ["a"])
+    if called and outcome in (None, slot.outcome):
+        return ""
+    return f"a watch was called with {outcome}; the stored outcome is {slot.outcome}" if called else NO_CALL
+
+
+async def _a_blocked_job_gets_no_later_outcome(watched: Watched) -> str:
+    """The next end of the id is that of the run before the blocked job, which is then still waiting."""
+    calls = Calls()
+    await watched.play("enqueue b; claim 1; it = enqueue b")
+    stop = watched.watch("b", calls)
+    await watched.play("complete b result=1")
+    if stop is None:
+        return ""
+    called, outcome = await _next_call(calls)
+    [slot] = await watched.storage.get(QUEUE, ["b"])
+    await watched.play("claim 1; complete b result=2")
+    if not called:
+        return NO_CALL
+    good = outcome in (None, slot.outcome)
+    return "" if good else f"a watch was called with {outcome}; the ended run has {slot.outcome}"
+
+
+async def _a_stopped_watch_is_not_called(watched: Watched) -> str:
+    calls, other_calls = Calls(), Calls()
+    await watched.play("it = enqueue c")
+    stop = watched.watch("c", calls)
+    other = watched.watch("c", other_calls)
+    if stop is not None:
+        stop()
+    await watched.play("claim 1; complete c result=1")
+    if other is not None:
+        await _next_call(other_calls)
+    return "" if calls.empty() else f"a stopped watch was called with {calls.get_nowait()}"
+
+
+async def _a_late_watch_does_not_wait(watched: Watched) -> str:
+    """A watch that begins after the end returns None, or it is called nevertheless."""
+    calls = Calls()
+    await watched.play("it = enqueue d; claim 1; complete d result=1")
+    if watched.watch("d", calls) is None:
+        return ""
+    called, _ = await _next_call(calls)
+    return "" if called else "a watch began after the end of its run, and was not called"
+
+
+NO_CALL: Final = "a watch was not called after the end of its run"
+STORIES: Final[tuple[Callable[[Watched], Awaitable[str]], ...]] = (
+    _its_end_is_reported,
+    _a_blocked_job_gets_no_later_outcome,
+    _a_stopped_watch_is_not_called,
+    _a_late_watch_does_not_wait,
+)
+
+
+async def _next_call(calls: Calls) -> tuple[bool, Outcome | None]:
+    """Return whether a watch was called, and with which outcome."""
+    try:
+        return True, await asyncio.wait_for(calls.get(), WAIT_SECONDS)
+    except TimeoutError:
+        return False, None
