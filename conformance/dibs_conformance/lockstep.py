@@ -15,7 +15,7 @@ inherits all of them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from random import Random
 from typing import Any, Final, Literal, TypeVar
 
@@ -30,10 +30,10 @@ from dibs.storage.protocol import Storage
 from dibs_conformance import strategies as some
 from dibs_conformance.answer_types import VERBS, check_result
 from dibs_conformance.loop_runner import LoopRunner
-from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import admitted_jobs, has_headroom
 from dibs_conformance.oracle.matching import match, match_slot
 from dibs_conformance.oracle.numbering import Mismatch, NumberMap
+from dibs_conformance.oracle.possible_world import World
 from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.strategies import IDS
 from dibs_conformance.target import OpenedStorage
@@ -108,7 +108,7 @@ class StandingToken:
         return is_open and (self.next_due is None or now < self.next_due)
 
 
-class LockstepCore:
+class LockstepCore(World):
     """One location of the storage under test, with the oracle of its content.
 
     With `compare_each`, all slots are read and compared after each call.
@@ -124,9 +124,8 @@ class LockstepCore:
         compare_each: bool,
         interruptions: Interruptions | None = None,
     ) -> None:
+        super().__init__(NumberMap())
         self.opened = opened
-        self.oracle = Oracle()
-        self.numbering = NumberMap()
         self.now = now
         self.compare_each = compare_each
         self._runner = runner
@@ -135,8 +134,6 @@ class LockstepCore:
         self._turns = Random(0)
         self._handle = 0
         self._interruptions = interruptions or Interruptions()
-        #: The id whose numbers the result of a request_key carries, by queue and key.
-        self.key_owners: dict[tuple[str, str], str] = {}
         #: By queue: the token of the newest claim, if its caller would wait with it.
         self.standing: dict[str, StandingToken] = {}
 
@@ -171,7 +168,7 @@ class LockstepCore:
         if self.oracle.numbers.call % 2:
             return given
         defaults = DEFAULTS[verb]
-        return {name: value for name, value in given.items() if value != defaults[name]}
+        return {name: one for name, one in given.items() if name not in defaults or one != defaults[name]}
 
     def call(self, verb: str, args: Mapping[str, Any], work: Coroutine[Any, Any, T]) -> T:
         """Wait for `work`, a call of the storage, and return its result. Record the call in any case."""
@@ -186,15 +183,6 @@ class LockstepCore:
         self._story.add(verb, self.now, args, answer)
         check_result(verb, answer)
         return answer
-
-    def call_with_ids(
-        self, verb: str, step: Callable[..., Sequence[Any]], queue: str, ids: Sequence[str], **named: Any
-    ) -> None:
-        """Call a verb on a list of ids, and compare its answers with those of the `step` of the oracle."""
-        work = getattr(self.storage, verb)(queue, ids, **self.options(verb, **named), now=self.now)
-        answers = self.call(verb, {"queue": queue, "ids": ids, **named}, work)
-        self.compare(queue, "", tuple(step(self.oracle, queue, ids, self.now, **named)), tuple(answers))
-        self.after_write(queue)
 
     def pass_time(self, by: int) -> None:
         self.now += by

@@ -53,14 +53,23 @@ def copy_drawn(drawn: DrawnNumbers) -> DrawnNumbers:
     )
 
 
-class PossibleWorld:
-    """The oracle after the calls applied so far. The search copies a world before it tries another call."""
+class World:
+    """The oracle after some calls, and the numbers of the storage that it knows."""
+
+    def __init__(self, numbering: NumberMap) -> None:
+        self.oracle = Oracle()
+        self.numbering = numbering
+        #: By queue and request_key: the id whose numbers a repeated enqueue returns.
+        self.key_owners: dict[tuple[str, str], str] = {}
+
+
+class PossibleWorld(World):
+    """A world of overlapping calls. The search copies it before it tries another call."""
+
+    numbering: ConcurrentNumberMap
 
     def __init__(self) -> None:
-        self.oracle = Oracle()
-        self.numbering = ConcurrentNumberMap()
-        #: For each request_key, the id whose numbers a repeated enqueue returns.
-        self.key_owners: dict[str, str] = {}
+        super().__init__(ConcurrentNumberMap())
 
     def copy(self) -> PossibleWorld:
         other = PossibleWorld.__new__(PossibleWorld)

@@ -377,17 +377,6 @@ limit_patches = st.one_of(
     st.builds(SettingsPatch, per_key=per_key, rate=rates, key_rate=rates),
     st.just(SettingsPatch(per_key=None, rate=None, key_rate=None)),
 )
-#: The limits that a history sets before it fills keys: always one at least.
-first_limits = st.sampled_from(
-    (
-        SettingsPatch(per_key=1),
-        SettingsPatch(per_key=2),
-        SettingsPatch(key_rate=RATES[2]),
-        SettingsPatch(rate=RATES[1], per_key=1),
-        SettingsPatch(rate=RATES[4], key_rate=RATES[1]),
-        SettingsPatch(per_key=1, key_rate=RATES[3], max_active=2),
-    )
-)
 
 
 def has_limits(machine: LimitMachine) -> bool:

@@ -5,8 +5,13 @@ To add a verb, write its module and list it here. verbs/verb.py says what a modu
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
+from inspect import signature
+from typing import Any, Final
 
+from dibs.model.job import FAIL_SUFFIX
+from dibs.model.requests import Settlement
+from dibs.storage.protocol import Storage
 from dibs_conformance.verbs import (
     amend,
     cancel,
@@ -36,6 +41,7 @@ from dibs_conformance.verbs import (
 )
 from dibs_conformance.verbs.actions import ClientCall, ClientState
 from dibs_conformance.verbs.verb import Verb as Verb
+from dibs_conformance.verbs.verb import compare_call
 
 #: All verbs by name, in the order in which the races and the scenes are tried.
 VERBS: Final[dict[str, Verb]] = {
@@ -72,18 +78,11 @@ VERBS: Final[dict[str, Verb]] = {
 
 
 class Lockstep(
-    enqueue.EnqueueCalls,
     serve.ServeCalls,
-    finish.FinishCalls,
     grant.GrantCalls,
     renew.RenewCalls,
     drop.DropCalls,
     reap.ReapCalls,
-    report.ReportCalls,
-    cancel.CancelCalls,
-    amend.AmendCalls,
-    retry_failed.RetryFailedCalls,
-    forget.ForgetCalls,
     configure.ConfigureCalls,
     prune.PruneCalls,
     list.ListCalls,
@@ -92,6 +91,26 @@ class Lockstep(
     queues.QueuesCalls,
 ):
     """A storage and the oracle in lockstep, with all verbs."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the lockstep call of a verb that has none of its own."""
+        if name not in VERBS:
+            raise AttributeError(name)
+        return partial(self.call_verb, VERBS[name])
+
+    def call_verb(self, verb: Verb, queue: str, *given: Any, **named: Any) -> Any:
+        """Call a verb of one queue, compare its answer with that of the oracle, and return it."""
+        bound = signature(getattr(Storage, verb.name)).bind(self, queue, *given, **named)
+        bound.apply_defaults()
+        args = {name: one for name, one in bound.arguments.items() if name not in ("self", "queue", "now")}
+        work = getattr(self.storage, verb.name)(queue, **self.options(verb.name, **args), now=self.now)
+        answer = self.call(verb.name, {"queue": queue, **args}, work)
+        compare_call(self, verb, queue, args, answer)
+        ends = [Settlement(id="", fence=0, action=args["end"])] if "end" in args else []
+        if ends:
+            self.match_fail_jobs(queue + FAIL_SUFFIX)
+        self.after_write(*(settle.changed_queues(queue, ends) if ends else [queue]))
+        return answer
 
 
 class VerbRules(

@@ -15,11 +15,11 @@ from dibs.model.overrides import Overrides
 from dibs.model.requests import JobPatch
 from dibs.model.results import AmendStatus
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep import LockstepCore, MachineBase
+from dibs_conformance.lockstep import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import resolve_time
 from dibs_conformance.oracle.ids import Amendment, IdRecord, apply_amendment
-from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.possible_world import World
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.verb import (
@@ -105,20 +105,9 @@ def extend_outcome(record: IdRecord, retention: OutcomeRetention, now: int) -> N
         record.outcome = replace(record.outcome, expires_at=None if age is None else now + age)
 
 
-def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+def apply(world: World, part: CallPart, now: int) -> None:
     id, patch = part.request["id"], part.request["patch"]
     check_answer(world, part, id, step(world.oracle, part.call.queue, id, patch, now))
-
-
-class AmendCalls(LockstepCore):
-    """`amend`, called in lockstep."""
-
-    def amend(self, queue: str, id: str, patch: JobPatch) -> None:
-        args = {"id": id, "patch": patch}
-        work = self.storage.amend(queue, id, patch, now=self.now)
-        answer = self.call("amend", {"queue": queue, **args}, work)
-        self.compare(queue, id, step(self.oracle, queue, id, patch, self.now), answer)
-        self.after_write(queue)
 
 
 class AmendRules(MachineBase):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dibs.model.job import Job
 from dibs.model.results import CancelStatus
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep import LockstepCore, MachineBase
+from dibs_conformance.lockstep import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import end_current
 from dibs_conformance.oracle.ids import IdRecord
@@ -72,13 +72,6 @@ def cancel_running(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> 
         record.current = replace(job, run=replace(job.run, cancel_requested=True))
         queue.log_event("cancel_requested", job.id, now, record.current)
     return "requested"
-
-
-class CancelCalls(LockstepCore):
-    """`cancel`, called in lockstep."""
-
-    def cancel(self, queue: str, ids: Sequence[str], *, running: bool = False) -> None:
-        self.call_with_ids("cancel", step, queue, ids, running=running)
 
 
 class CancelRules(MachineBase):

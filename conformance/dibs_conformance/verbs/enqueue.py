@@ -15,9 +15,9 @@ from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest, OnConflict, Reject, Update
 from dibs.model.results import EnqueueResult
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep import LockstepCore, MachineBase
+from dibs_conformance.lockstep import MachineBase
 from dibs_conformance.oracle import Oracle, changes
-from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.possible_world import World
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import (
     ClientAction,
@@ -82,14 +82,15 @@ def step(oracle: Oracle, queue: str, requests: Sequence[EnqueueRequest], now: in
     return [changes.enqueue(oracle.queue(queue), request, now) for request in requests]
 
 
-def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+def apply(world: World, part: CallPart, now: int) -> None:
     request = part.request
     [expected] = step(world.oracle, part.call.queue, [request], now)
     owner = request.job.id
     if request.request_key is not None:
+        key = (part.call.queue, request.request_key)
         if not expected.repeated:
-            world.key_owners[request.request_key] = owner
-        owner = world.key_owners.get(request.request_key, owner)
+            world.key_owners[key] = owner
+        owner = world.key_owners.get(key, owner)
     check_answer(world, part, owner, expected)
 
 
@@ -103,32 +104,6 @@ def remember(state: ClientState, call: ClientCall) -> None:
     ids = (request.job.id for request in call.args["requests"])
     answers = zip(ids, call.answer, strict=True)
     state.revisions += [(id, answer.revision) for id, answer in answers if not answer.repeated]
-
-
-class EnqueueCalls(LockstepCore):
-    """`enqueue`, called in lockstep."""
-
-    def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
-        args = {"requests": requests}
-        work = self.storage.enqueue(queue, requests, now=self.now)
-        answers = self.call("enqueue", {"queue": queue, **args}, work)
-        expected = step(self.oracle, queue, requests, self.now)
-        for request, wanted, answer in zip(requests, expected, answers, strict=True):
-            self.compare(queue, self._key_owner(queue, request, repeated=wanted.repeated), wanted, answer)
-        self.after_write(queue)
-        return answers
-
-    def _key_owner(self, queue: str, request: EnqueueRequest, *, repeated: bool) -> str:
-        """Return the id to which the revisions in a result belong.
-
-        For a repeated request_key, this is the id of the first request with that key.
-        """
-        if request.request_key is None:
-            return request.job.id
-        key = (queue, request.request_key)
-        if not repeated:
-            self.key_owners[key] = request.job.id
-        return self.key_owners.get(key, request.job.id)
 
 
 class EnqueueRules(MachineBase):

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from dibs.model.job import FAIL_SUFFIX
-from dibs.model.requests import Cancelled, Complete, End, Fail, SettleAction, Settlement
+from dibs.model.requests import Cancelled, Complete, End, Fail, SettleAction
 from dibs.model.results import FinishStatus
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep import LockstepCore, MachineBase, has_runs
+from dibs_conformance.lockstep import MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import end_kind, end_run
 from dibs_conformance.oracle.ids import IdRecord, OneOf
-from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.possible_world import World
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.steps import FOLLOWED
 from dibs_conformance.verbs.actions import ClientAction, ClientState
-from dibs_conformance.verbs.settle import action_fields, build_settlements, changed_queues, follow_up_fields
+from dibs_conformance.verbs.settle import action_fields, build_settlements, follow_up_fields
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     CallPart,
@@ -66,23 +66,10 @@ def finish_current(
     return "done"
 
 
-def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+def apply(world: World, part: CallPart, now: int) -> None:
     queue, id = part.call.queue, part.request["id"]
     revision = world.numbering.expected("revision", (queue, id), part.request["revision"])
     check_answer(world, part, id, step(world.oracle, queue, id, part.request["end"], revision, now))
-
-
-class FinishCalls(LockstepCore):
-    """`finish`, called in lockstep."""
-
-    def finish(self, queue: str, id: str, end: End, revision: int) -> None:
-        args = {"id": id, "end": end, "revision": revision}
-        work = self.storage.finish(queue, id, end, revision, now=self.now)
-        answer = self.call("finish", {"queue": queue, **args}, work)
-        oracle_revision = self.numbering.expected("revision", (queue, id), revision)
-        self.compare(queue, id, step(self.oracle, queue, id, end, oracle_revision, self.now), answer)
-        self.match_fail_jobs(queue + FAIL_SUFFIX)
-        self.after_write(*changed_queues(queue, [Settlement(id=id, fence=0, action=end)]))
 
 
 class FinishRules(MachineBase):

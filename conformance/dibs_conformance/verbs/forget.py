@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep import LockstepCore, MachineBase
+from dibs_conformance.lockstep import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.queue import OracleQueue
@@ -37,13 +37,6 @@ def forget(queue: OracleQueue, id: str, now: int) -> bool:
     if had:
         queue.log_event("forgotten", id, now)
     return had
-
-
-class ForgetCalls(LockstepCore):
-    """`forget`, called in lockstep."""
-
-    def forget(self, queue: str, ids: Sequence[str]) -> None:
-        self.call_with_ids("forget", step, queue, ids)
 
 
 class ForgetRules(MachineBase):

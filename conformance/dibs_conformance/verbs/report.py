@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from dibs.model.results import ReportStatus
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep import LockstepCore, MachineBase, has_runs
+from dibs_conformance.lockstep import MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.possible_world import World
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import ClientAction, ClientState
 from dibs_conformance.verbs.verb import (
@@ -57,26 +57,11 @@ def step(
     return "reported"
 
 
-def apply(world: PossibleWorld, part: CallPart, _: int) -> None:
+def apply(world: World, part: CallPart, _: int) -> None:
     queue, id, request = part.call.queue, part.request["id"], part.request
     fence = world.numbering.expected("fence", (queue, id), request["fence"])
     expected = step(world.oracle, queue, id, fence, request["progress"], request["memo"])
     check_answer(world, part, id, expected)
-
-
-class ReportCalls(LockstepCore):
-    """`report`, called in lockstep."""
-
-    def report(
-        self, queue: str, id: str, fence: int, progress: bytes | None = None, memo: bytes | None = None
-    ) -> None:
-        args = {"id": id, "fence": fence, "progress": progress, "memo": memo}
-        options = self.options("report", progress=progress, memo=memo)
-        work = self.storage.report(queue, id, fence, **options, now=self.now)
-        answer = self.call("report", {"queue": queue, **args}, work)
-        oracle_fence = self.numbering.expected("fence", (queue, id), fence)
-        self.compare(queue, id, step(self.oracle, queue, id, oracle_fence, progress, memo), answer)
-        self.after_write(queue)
 
 
 class ReportRules(MachineBase):

@@ -10,7 +10,7 @@ from hypothesis.stateful import rule
 from dibs.model.job import Job, JobData, Origin
 from dibs.model.results import RetryFailedStatus
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep import LockstepCore, MachineBase
+from dibs_conformance.lockstep import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.verbs.actions import ClientAction, ClientState
@@ -68,13 +68,6 @@ def revived_job(
         revision=revision,
         origin=origin,
     )
-
-
-class RetryFailedCalls(LockstepCore):
-    """`retry_failed`, called in lockstep."""
-
-    def retry_failed(self, queue: str, ids: Sequence[str], *, delay: int = 0) -> None:
-        self.call_with_ids("retry_failed", step, queue, ids, delay=delay)
 
 
 class RetryFailedRules(MachineBase):

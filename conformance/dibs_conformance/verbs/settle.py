@@ -32,7 +32,7 @@ from dibs_conformance.lockstep import LockstepCore, MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import end_current, end_kind, end_run, return_to_waiting
 from dibs_conformance.oracle.ids import IdRecord, OneOf
-from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.possible_world import World
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.steps import FOLLOWED, digest
 from dibs_conformance.verbs.actions import (
@@ -47,6 +47,7 @@ from dibs_conformance.verbs.verb import (
     StepFields,
     Verb,
     check_answer,
+    compare_call,
     read_races,
     read_scenes,
 )
@@ -155,7 +156,7 @@ def hand_off(queue: OracleQueue, record: IdRecord, now: int) -> SettleResult:
 # -- beside other clients ----------------------------------------------------------------------------
 
 
-def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+def apply(world: World, part: CallPart, now: int) -> None:
     queue, id = part.call.queue, part.request.id
     fence = world.numbering.expected("fence", (queue, id), part.request.fence)
     [expected] = step(world.oracle, queue, [replace(part.request, fence=fence)], now)
@@ -178,15 +179,8 @@ class SettleCalls(LockstepCore):
     def compare_settlements(
         self, queue: str, settlements: Sequence[Settlement], answers: Sequence[SettleResult]
     ) -> None:
-        expected = step(self.oracle, queue, [self._as_oracle_knows(queue, s) for s in settlements], self.now)
-        for settlement, wanted, answer in zip(settlements, expected, answers, strict=True):
-            self.compare(queue, settlement.id, wanted, answer)
+        compare_call(self, VERB, queue, {"settlements": settlements}, answers)
         self.match_fail_jobs(queue + FAIL_SUFFIX)
-
-    def _as_oracle_knows(self, queue: str, settlement: Settlement) -> Settlement:
-        """Return the settlement with the fence that the oracle drew for the same run."""
-        fence = self.numbering.expected("fence", (queue, settlement.id), settlement.fence)
-        return replace(settlement, fence=fence)
 
 
 def changed_queues(queue: str, settlements: Sequence[Settlement]) -> list[str]:

@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 
 from attrs import field, frozen
 
+from dibs_conformance.lockstep import LockstepCore
 from dibs_conformance.oracle.matching import match
-from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.numbering import Mismatch
+from dibs_conformance.oracle.possible_world import World
 from dibs_conformance.verbs.actions import ClientAction, ClientCall, ClientState, read_action, read_actions
 
 #: Stands for every id: the ids that the call changed are unknown.
@@ -87,7 +89,7 @@ class CallPart:
 
 
 #: Applies a part at a time in ms to a possible world. Raises Mismatch for another answer than the oracle's.
-ApplyPart = Callable[[PossibleWorld, CallPart, int], None]
+ApplyPart = Callable[[World, CallPart, int], None]
 
 
 @frozen(kw_only=True)
@@ -217,7 +219,19 @@ def batch_parts(call: ClientCall, verb: Verb, answers: Any) -> Iterator[CallPart
         yield CallPart(call, verb.name, item, answer, verb.apply, index=index)
 
 
-def check_answer(world: PossibleWorld, part: CallPart, id: str, expected: Any) -> None:
+def compare_call(world: LockstepCore, verb: Verb, queue: str, args: Mapping[str, Any], answer: Any) -> None:
+    """Apply an answered call in lockstep. Raises Mismatch for another answer than the oracle's."""
+    if verb.batch and len(answer) != len(args[verb.batch]):
+        raise Mismatch(f"{verb.name} answered {len(answer)} results; expected {len(args[verb.batch])}")
+    call = ClientCall(
+        client="", operation=verb.name, queue=queue, args=args, now=world.now, invoked=0,
+        completion="answered", answer=answer,
+    )  # fmt: skip
+    for part in verb.parts(call):
+        part.apply(world, part, world.now)
+
+
+def check_answer(world: World, part: CallPart, id: str, expected: Any) -> None:
     """Raise Mismatch if the part has an answer that differs from the oracle's."""
     if part.answered:
         match(world.numbering, (part.call.queue, id), expected, part.answer)
@@ -240,7 +254,7 @@ def ids_in_arguments(call: ClientCall) -> Iterator[str]:
 def apply_to_id(step: Callable[..., Sequence[Any]]) -> ApplyPart:
     """Return the `apply` of a verb on a list of ids. `step` is its model step, with the same arguments."""
 
-    def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+    def apply(world: World, part: CallPart, now: int) -> None:
         named = {name: value for name, value in part.call.args.items() if name != "ids"}
         [expected] = step(world.oracle, part.call.queue, [part.request], now, **named)
         check_answer(world, part, part.request, expected)
