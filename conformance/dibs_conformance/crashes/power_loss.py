@@ -1,6 +1,8 @@
 """Tests of a power loss after any file operation of a storage.
 
 Every disk state that the power loss may leave must contain all answered calls, and no call in part.
+`DiskRecorder` records the file operations of a process, and `DiskModel` lists the disk states: it assumes few
+guarantees.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from pathlib import Path
 from attrs import frozen
 
 from dibs_conformance.concurrent.client import run_program, take_snapshot
-from dibs_conformance.concurrent.disk_model import DiskModel, DiskOperation, DiskRecorder, write_disk
 from dibs_conformance.concurrent.linearize import linearize, timeline
 from dibs_conformance.concurrent.process_clients import Child
+from dibs_conformance.crashes.disk_model import DiskModel, DiskOperation, DiskRecorder, write_disk
 from dibs_conformance.crashes.scenes import FaultCampaign, Survivor
 from dibs_conformance.report import Findings, LawFailure, SkippedTest
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage

@@ -27,7 +27,7 @@ from dibs_conformance.concurrent.client import run_program
 from dibs_conformance.concurrent.process_clients import Child
 from dibs_conformance.history.check import CheckResult, check
 from dibs_conformance.history.recorder import Recorder
-from dibs_conformance.history.rules import HistoryRule, settings
+from dibs_conformance.history.rules import HistoryRule, queues
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.values import merge_findings
 from dibs_conformance.steps import RecordedStep
@@ -156,7 +156,7 @@ def run_and_check(plan: LevelPlan, seed: int) -> Findings:
         found = findings_from(run_once(plan, seed))
     except Exception as error:  # noqa: BLE001 - any exception is a failure of the storage
         return Findings(histories=1, failures=(LawFailure(law=type(error).__name__, why=str(error)),))
-    return found if plan.claims.limits else without_rules(found, settings.OF_LIMITS)
+    return found if plan.claims.limits else without_rules(found, queues.OF_LIMITS)
 
 
 def without_rules(found: Findings, rules: Sequence[type[HistoryRule]]) -> Findings:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs_conformance.concurrent.disk_model import DiskModel, DiskOperation, DiskRecorder
+from dibs_conformance.crashes.disk_model import DiskModel, DiskOperation, DiskRecorder
 from dibs_conformance.crashes.power_loss import LAW, QUEUE, PowerLossChecker, PowerLossPoint, record_process
 from dibs_conformance.crashes.scenes import FaultCampaign, Survivor
 from dibs_conformance.target import LevelPlan, Locations
