@@ -381,7 +381,7 @@ def use_two_handles(lockstep: Lockstep) -> None:
             *("set paused=yes", "enqueue a b", "claim", "set paused=no", "claim", "complete last") * 3
         )
         # A time before that of the last write counts as the time of the write, also of another handle.
-        player.play(*("wait 1", "enqueue c", "claim 1 now=now-10") * 4, "cancel a b", "wait 1", "counts")
+        player.play(*("wait 1", "enqueue c", "claim 1 now=now-10") * 8, "cancel a b", "wait 1", "counts")
 
 
 def move_each_state(lockstep: Lockstep, session: ExampleSession) -> None:
