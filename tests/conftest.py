@@ -17,6 +17,8 @@ from hypothesis import settings
 
 from dibs import Dibs, Queue
 from dibs.client.sync.background_loop import LoopCall
+from dibs_conformance.plugin import start_or_skip
+from tests.redis_cluster import RedisCluster, start_redis_cluster
 from tests.storage_urls import new_url
 from tests.suites import NEEDS, is_long, is_missing, needed
 
@@ -67,6 +69,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             path = item.path.relative_to(TESTS).as_posix()
             if is_long(path, getattr(item, "originalname", item.name)):
                 item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    """Yield a Redis Cluster of three primaries without replicas."""
+    with start_or_skip(start_redis_cluster) as cluster:
+        yield cluster
 
 
 @pytest.fixture

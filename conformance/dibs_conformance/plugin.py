@@ -17,7 +17,6 @@ import pytest
 
 from dibs_conformance.servers import (
     PostgresServer,
-    RedisCluster,
     RedisServer,
     ServerUnavailable,
     find_postgres,
@@ -25,7 +24,6 @@ from dibs_conformance.servers import (
     find_valkey,
     start_postgres,
     start_redis,
-    start_redis_cluster,
     start_valkey,
 )
 from dibs_conformance.servers.binaries import ServerBinary
@@ -74,32 +72,26 @@ def _describe(name: str, find: Callable[[], ServerBinary]) -> str:
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """Yield a Redis without persistence, whose port and password only this test run knows."""
-    with _or_skip(start_redis) as server:
+    with start_or_skip(start_redis) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def valkey_server() -> Iterator[RedisServer]:
     """Yield a Valkey without persistence, whose port and password only this test run knows."""
-    with _or_skip(start_valkey) as server:
+    with start_or_skip(start_valkey) as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def redis_cluster() -> Iterator[RedisCluster]:
-    """Yield a Redis Cluster of three primaries without replicas."""
-    with _or_skip(start_redis_cluster) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """Yield a Postgres with fsync off and the superuser `dibs`."""
-    with _or_skip(start_postgres) as server:
+    with start_or_skip(start_postgres) as server:
         yield server
 
 
-def _or_skip(start: Callable[[], T]) -> T:
+def start_or_skip(start: Callable[[], T]) -> T:
+    """Return a started server. Skip or fail the test with the reason if it cannot be started."""
     try:
         return start()
     except ServerUnavailable as reason:

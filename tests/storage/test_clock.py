@@ -18,8 +18,9 @@ from dibs.storage import clock
 from dibs.storage.clock import TOLERANCE, storage_time
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
-from dibs_conformance.servers import PostgresServer, RedisCluster, RedisServer
+from dibs_conformance.servers import PostgresServer, RedisServer
 from tests.conftest import ALL_SCHEMES
+from tests.redis_cluster import RedisCluster
 
 HOUR = 3_600_000
 DAY = 24 * HOUR

@@ -13,13 +13,11 @@ from dibs_conformance.servers.binaries import (
     find_redis,
     find_valkey,
 )
-from dibs_conformance.servers.cluster import RedisCluster, start_redis_cluster
 from dibs_conformance.servers.postgres import PostgresServer, start_postgres
 from dibs_conformance.servers.redis import RedisServer, start_redis, start_valkey
 
 __all__ = [
     "PostgresServer",
-    "RedisCluster",
     "RedisServer",
     "ServerUnavailable",
     "find_postgres",
@@ -27,6 +25,5 @@ __all__ = [
     "find_valkey",
     "start_postgres",
     "start_redis",
-    "start_redis_cluster",
     "start_valkey",
 ]

@@ -21,7 +21,7 @@ from dibs.version import VERSION
 from dibs.worker.supervisor import worker_record
 from dibs.worker.supervisor.worker_record import WorkerRecordKeeper
 from dibs.worker.work_plan import WorkPlan
-from dibs_conformance.servers import RedisCluster
+from tests.redis_cluster import RedisCluster
 from tests.worker.faulty_storage import FaultyStorage, faulty_storage
 from tests.worker.jobs import add, put, wait_for_count
 from tests.worker.supervisors import on_all_storages, program, working

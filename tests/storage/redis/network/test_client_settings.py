@@ -24,8 +24,9 @@ from redis.credentials import UsernamePasswordCredentialProvider
 from dibs import Dibs
 from dibs.errors import ConfigurationError
 from dibs.storage.redis.network.client_settings import read_client
-from dibs_conformance.servers import RedisCluster, RedisServer
+from dibs_conformance.servers import RedisServer
 from dibs_conformance.servers.processes import LOOPBACK, free_port, wait_until
+from tests.redis_cluster import RedisCluster
 from tests.storage.address import address_of
 
 MAKERS: dict[str, Callable[[RedisServer], Any]] = {

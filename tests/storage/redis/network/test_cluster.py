@@ -16,9 +16,8 @@ from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.redis import RedisStorage, open_url
 from dibs.storage.redis.network.address import parse_cluster_url, read_address_map
-from dibs_conformance.servers import RedisCluster, start_redis_cluster
-from dibs_conformance.servers.cluster import ClusterNode
 from dibs_conformance.servers.processes import LOOPBACK
+from tests.redis_cluster import ClusterNode, RedisCluster, start_redis_cluster
 from tests.storage.address import address_of, again
 
 

@@ -11,7 +11,8 @@ from dibs.errors import StorageUnavailable
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis import open_url
-from dibs_conformance.servers import RedisServer, ServerUnavailable, find_valkey, start_redis_cluster
+from dibs_conformance.servers import RedisServer, ServerUnavailable, find_valkey
+from tests.redis_cluster import start_redis_cluster
 
 
 @pytest.fixture(params=["redis", "valkey"])

@@ -13,7 +13,7 @@ from dibs.errors import StorageUnavailable
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.redis import open_url
-from dibs_conformance.servers import RedisCluster
+from tests.redis_cluster import RedisCluster
 from tests.storage.address import again
 
 

@@ -16,14 +16,9 @@ from dibs.errors import StorageUnavailable
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis import open_url
-from dibs_conformance.servers import (
-    RedisCluster,
-    RedisServer,
-    ServerUnavailable,
-    start_redis,
-    start_redis_cluster,
-)
+from dibs_conformance.servers import RedisServer, ServerUnavailable, start_redis
 from dibs_conformance.servers.processes import LOOPBACK, free_port
+from tests.redis_cluster import RedisCluster, start_redis_cluster
 from tests.storage.address import address_of
 
 
