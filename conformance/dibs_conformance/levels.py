@@ -7,7 +7,7 @@ from typing import Final
 from attrs import evolve
 
 from dibs_conformance.concurrent.levels import interleaved, unscheduled
-from dibs_conformance.concurrent.skewed_processes import skewed_processes
+from dibs_conformance.concurrent.process_clients import skewed_processes
 from dibs_conformance.crashes.levels import clients_that_die
 from dibs_conformance.faults.outages import servers_that_fail
 from dibs_conformance.history.free_run import free_run

@@ -13,7 +13,7 @@ from dibs_conformance.levels import LEVELS
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.call_text import CallRecorder
-from dibs_conformance.sequential.examples import run_examples, run_until_failure, run_walkthrough
+from dibs_conformance.sequential.levels import run_examples, run_until_failure, run_walkthrough
 from dibs_conformance.sequential.scripts import play_history
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.sequential.walkthrough import is_compared

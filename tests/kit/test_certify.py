@@ -22,7 +22,7 @@ from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.sequential import levels as sequential_levels
 from dibs_conformance.sequential.bad_calls import check_bad_calls
-from dibs_conformance.sequential.examples import run_examples
+from dibs_conformance.sequential.levels import run_examples
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.target import Locations
 from tests.kit import shell

@@ -26,7 +26,7 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle import queue as starts
 from dibs_conformance.oracle.changes import NotLater
 from dibs_conformance.sequential.bad_calls import check_bad_calls
-from dibs_conformance.sequential.limit_probes import obeys_limits
+from dibs_conformance.sequential.capabilities import obeys_limits
 from dibs_conformance.sequential.waits import check_waits_under_limits
 from dibs_conformance.target import Locations
 from dibs_conformance.verbs import claim, configure, enqueue, grant, settle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dibs_conformance.concurrent.skewed_processes import SECTION as SKEWED
+from dibs_conformance.concurrent.process_clients import SKEWED_LAW
 from dibs_conformance.crashes.lost_writes import SECTION as LOST_WRITES
 from dibs_conformance.crashes.scenes import SECTION as CRASHES
 from dibs_conformance.history.rules import RULES
@@ -21,7 +21,7 @@ def named_sections() -> Iterator[str]:
     yield from (race.section for verb in VERBS.values() for race in verb.races)
     yield from (probe.section for probe in PROBES)
     yield from (rule.section for rule in RULES)
-    yield from (clocks.STEPS_LAW[1], clocks.JUMP_LAW[1], SKEWED, LOST_WRITES, CRASHES)
+    yield from (clocks.STEPS_LAW[1], clocks.JUMP_LAW[1], SKEWED_LAW[1], LOST_WRITES, CRASHES)
 
 
 def sections_of_the_contract() -> Iterator[str]:

@@ -25,7 +25,7 @@ from dibs_conformance.loop_runner import LIMITS, LoopRunner, without_exits
 from dibs_conformance.report.values import false_claims
 from dibs_conformance.sequential import levels as sequential_levels
 from dibs_conformance.sequential.capabilities import probe_capabilities
-from dibs_conformance.sequential.examples import run_examples
+from dibs_conformance.sequential.levels import run_examples
 from dibs_conformance.target import LevelPlan, Locations
 from tests.mutation.verdict import Verdict, failed_verdict
 
@@ -45,7 +45,7 @@ def main(url: str, level: str, budget: str, seed: str, examples: str, module: st
 def stop_at_first_failure() -> None:
     """Switch the search for shorter failures off, and let hanging calls fail sooner."""
     concurrent_levels.SHRINK_SECONDS = 0.0
-    sequential_levels.run_examples = partial(run_examples, shrink=False)  # type: ignore[attr-defined]
+    sequential_levels.run_examples = partial(run_examples, shrink=False)
     LIMITS.call, LIMITS.test = CALL_SECONDS, TEST_SECONDS
 
 

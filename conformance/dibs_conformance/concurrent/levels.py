@@ -21,10 +21,16 @@ from attrs import define, evolve, field, frozen
 from msgspec import structs
 
 from dibs.model.results import State
-from dibs_conformance.concurrent.linearize import LinearizeResult, linearize, timeline
-from dibs_conformance.concurrent.log_readers import LAW as READER_LAW
-from dibs_conformance.concurrent.log_readers import SENTENCE as READER_SENTENCE
-from dibs_conformance.concurrent.log_readers import late_event, reads_of_log, try_late_commit
+from dibs_conformance.concurrent.linearize import LAW as READER_LAW
+from dibs_conformance.concurrent.linearize import SENTENCE as READER_SENTENCE
+from dibs_conformance.concurrent.linearize import (
+    LinearizeResult,
+    late_event,
+    linearize,
+    reads_of_log,
+    timeline,
+    try_late_commit,
+)
 from dibs_conformance.concurrent.process_clients import process_clients
 from dibs_conformance.concurrent.thread_clients import NAMES, is_postgres, locked_clients, thread_clients
 from dibs_conformance.report import Findings, LawFailure, LawReport, SkippedTest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from attrs import frozen
@@ -69,23 +70,24 @@ def has_headroom(queue: OracleQueue) -> bool:
     return most is None or len(queue.held()) < most
 
 
-def has_room(queue: OracleQueue, key: str | None) -> bool:
-    """Return whether fewer than `per_key` runs of a key are active under leases."""
+def full_keys(queue: OracleQueue) -> set[str]:
+    """Return the keys that have `per_key` runs under leases."""
     most = queue.settings.per_key
-    if key is None or most is None:
-        return True
-    return sum(job.data.key == key for job, _ in queue.held()) < most
+    runs = Counter(job.data.key for job, _ in queue.held() if job.data.key is not None)
+    return {key for key, number in runs.items() if most is not None and number >= most}
 
 
-def is_admitted(queue: OracleQueue, job: Job, now: int) -> bool:
-    """Return whether a due job is admitted: its key has room, and the rates allow a start."""
-    return has_room(queue, job.data.key) and opens_at(queue, job.data.key) <= now
+def is_admitted(queue: OracleQueue, job: Job, now: int, full: set[str] | None = None) -> bool:
+    """Return whether a due job is admitted: its key is not full, and the rates allow a start."""
+    key = job.data.key
+    return key not in (full_keys(queue) if full is None else full) and opens_at(queue, key) <= now
 
 
 def admitted_jobs(queue: OracleQueue, now: int) -> list[Job]:
     """Return the waiting jobs that are due and admitted."""
+    full = full_keys(queue)
     due = (job for job in queue.jobs() if job.run is None and job.run_at <= now)
-    return [job for job in due if is_admitted(queue, job, now)]
+    return [job for job in due if is_admitted(queue, job, now, full)]
 
 
 def next_due(queue: OracleQueue, now: int) -> int | NotLater | None:
@@ -98,7 +100,8 @@ def next_due(queue: OracleQueue, now: int) -> int | NotLater | None:
         return first_after(now, (job.run_at for job in waiting))
     if not has_headroom(queue):
         return NotLater(now, None)
-    openings = (max(j.run_at, opens_at(queue, j.data.key)) for j in waiting if has_room(queue, j.data.key))
+    full = full_keys(queue)
+    openings = (max(j.run_at, opens_at(queue, j.data.key)) for j in waiting if j.data.key not in full)
     return NotLater(now, first_after(now, openings))
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
-from typing import Any, cast
+from typing import Any, Final, Protocol, cast
 
 from dibs.errors import Refused
-from dibs.model.job import NewJob
-from dibs.model.requests import Complete, EnqueueRequest, Settlement
+from dibs.model.job import Job, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, QueueStep, SettingsPatch, Settlement, StartRate
+from dibs.model.results import ClaimResult
+from dibs.storage.abilities import ManyQueues
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import BlockingClaims, Clock, Storage
 from dibs_conformance.answer_types import missing_verb
@@ -24,11 +26,218 @@ from dibs_conformance.loop_runner import LIMITS, NO_EXCEPTIONS
 from dibs_conformance.report import CapabilityReport
 from dibs_conformance.report.exceptions import error_text
 from dibs_conformance.sequential.clocks import SHIFT, shifted_clock
-from dibs_conformance.sequential.limit_probes import obeys_limits
-from dibs_conformance.sequential.many_queues import serves_many_queues
 from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
 from dibs_conformance.sequential.waits import missing_wake_ups
 from dibs_conformance.target import Locations, OpenStorage
+
+DAY: Final = 86_400_000
+#: The most wake-ups of a wait.
+MOST_WAKE_UPS: Final = 5
+#: The interval of the rate of the blocking claims in ms, and the seconds after which they give up.
+OPENING: Final = 300
+BLOCKING_SECONDS: Final = 20.0
+
+#: Limits that allow one start of a key in the time of a test.
+ONE_START: Final = {"per_key": "1", "rate": f"1/{DAY}", "key_rate": f"1/{DAY}"}
+
+
+async def obeys_limits(locations: Locations) -> bool:
+    """Return whether claims obey the settings `per_key`, `rate` and `key_rate`. Blocking claims also obey."""
+    async with locations.open(locations.new(), "system") as storage:
+        if not all([await obeys_limit(storage, name, value) for name, value in ONE_START.items()]):
+            return False
+        if not storage.capabilities.blocking_claim:
+            return True
+        blocking = cast("BlockingStorage", storage)
+        return await blocks_until_room(blocking) and await blocks_until_opening(blocking)
+
+
+async def obeys_limit(storage: Storage, name: str, value: str) -> bool:
+    """Return whether a claim takes one of two jobs of a key, and the other one when the limit is lifted."""
+    calls = HistoryCalls(name)
+    with contextlib.suppress(Refused):
+        await play_steps(storage, calls, f"set {name}={value}; enqueue a:k b:k; grant; first = claim")
+        await play_steps(storage, calls, f"set {name}=none; second = claim")
+        return [list(calls.saved[runs]) for runs in ("first", "second")] == [["a"], ["b"]]
+    return False
+
+
+class BlockingStorage(Storage, BlockingClaims, Protocol):
+    """A storage with the capability `blocking_claim`."""
+
+
+async def blocks_until_room(storage: BlockingStorage) -> bool:
+    """Return whether blocking claims wait while a key is full, and take its job when it has room."""
+    calls = HistoryCalls("blocking per_key")
+    await play_steps(storage, calls, "set per_key=1; enqueue a:k b:k; grant; claim")
+    task = asyncio.create_task(claim_one(storage, calls.queue, calls.lease))
+    if (await asyncio.wait([task], timeout=0.1))[0]:
+        return False
+    await play_steps(storage, calls, "complete a")
+    return [job.id for job in await task] == ["b"]
+
+
+async def blocks_until_opening(storage: BlockingStorage) -> bool:
+    """Return whether blocking claims start runs at a rate, and no later.
+
+    As a worker does, each claim waits until the `next_due` of the claim before it.
+    """
+    queue = "blocking rate"
+    await storage.configure(queue, SettingsPatch(rate=StartRate(1, OPENING)))
+    await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in "ab"])
+    lease = (await storage.grant([queue], 600_000, "kit")).lease
+    first = await storage.claim(queue, lease, 1)
+    due_in = 0 if first.next_due is None else (first.next_due - first.now) / 1000
+    second = await claim_one(storage, queue, lease, due_in)
+    starts = [job.run.claimed_at for job in (*first.jobs, *second) if job.run is not None]
+    return due_in > 0 and len(starts) == 2 and starts[1] - starts[0] >= OPENING
+
+
+async def claim_one(
+    storage: BlockingStorage, queue: str, lease: str, seconds: float = BLOCKING_SECONDS
+) -> Sequence[Job]:
+    """Make blocking claims until one takes a job. A few of them may end early."""
+    for number in range(1 + MOST_WAKE_UPS):
+        id = f"{queue}-{number}".replace(" ", "-")
+        jobs = (await storage.claim_blocking(queue, lease, 1, claim_id=id, timeout=seconds)).jobs
+        if jobs:
+            return jobs
+    return ()
+
+
+TTL: Final = 60_000
+#: Seconds for which a blocking claim must wait without a change.
+QUIET_SECONDS: Final = 0.2
+QUEUES: Final = ("q", "r", "s", "t:{u}")
+
+
+class ServingStorage(Storage, ManyQueues, BlockingClaims, Protocol):
+    """A storage with the capabilities `many_queues` and `blocking_claim`."""
+
+
+async def serves_many_queues(locations: Locations) -> bool:
+    """Return whether one `serve` claims and settles in two queues, and a blocking claim waits for several."""
+    async with locations.open(locations.new(), "system") as storage:
+        if not hasattr(storage, "serve"):
+            return False
+        serving = cast("ServingStorage", storage)
+        if not await serves_two_queues(serving):
+            return False
+        return not storage.capabilities.blocking_claim or await blocks_for_any(serving)
+
+
+async def serves_two_queues(storage: ServingStorage) -> bool:
+    """Return whether a `serve` claims in two queues, and the next one settles in the first of them."""
+    lease = (await storage.grant(["q", "r"], TTL, "kit")).lease
+    for queue in ("q", "r"):
+        await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=queue))])
+    claimed = await storage.serve([QueueStep("r", limit=1), QueueStep("q", limit=1)], lease)
+    if [ids_of(step.claim) for step in claimed] != [["r"], ["q"]]:
+        return False
+    [step] = await storage.serve([QueueStep("r", ends_of(claimed[0].claim))], lease)
+    return [result.status for result in step.settled] == ["done"] and not step.claim.jobs
+
+
+async def blocks_for_any(storage: ServingStorage) -> bool:
+    """Return whether a blocking claim of several queues waits, and a change of each of them ends it.
+
+    `wake_claim` with each of the queues must end it, too, and two claims must not take the same job.
+    """
+    lease = (await storage.grant(QUEUES, TTL, "kit")).lease
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(BLOCKING_SECONDS):
+            return (
+                await waits_without_changes(storage, lease)
+                and all([await wakes_by_job(storage, lease, queue) for queue in QUEUES])
+                and all([await ends_by_name(storage, lease, queue) for queue in QUEUES])
+                and await shares_jobs(storage, lease)
+                and await takes_up_to_limit(storage, lease)
+            )
+    return False
+
+
+async def waits_without_changes(storage: ServingStorage, lease: str) -> bool:
+    """Return whether blocking claims wait, apart from a few that end early."""
+    for number in range(MOST_WAKE_UPS):
+        claim = start_claim(storage, lease, f"quiet-{number}")
+        if not (await asyncio.wait([claim], timeout=QUIET_SECONDS))[0]:
+            await storage.wake_claim(QUEUES[0], f"quiet-{number}")
+            return not jobs_of(await claim)
+    return False
+
+
+async def wakes_by_job(storage: ServingStorage, lease: str, queue: str) -> bool:
+    """Return whether a job of one queue ends the claim, and the claim takes it."""
+    taking = asyncio.create_task(take(storage, lease, f"job-{QUEUES.index(queue)}"))
+    await asyncio.wait([taking], timeout=QUIET_SECONDS / 2)
+    await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id="woken"))])
+    return await taking == {queue: ["woken"]}
+
+
+async def ends_by_name(storage: ServingStorage, lease: str, queue: str) -> bool:
+    claim = start_claim(storage, lease, f"named-{QUEUES.index(queue)}")
+    await asyncio.wait([claim], timeout=QUIET_SECONDS / 2)
+    await storage.wake_claim(queue, f"named-{QUEUES.index(queue)}")
+    return not jobs_of(await claim)
+
+
+async def shares_jobs(storage: ServingStorage, lease: str) -> bool:
+    """Return whether two claims with the limit 2 take the four jobs of one enqueue, each job once.
+
+    The first claim reaches its limit and must release the second one.
+    """
+    taking = [asyncio.create_task(take(storage, lease, f"share-{number}", 2)) for number in range(2)]
+    await asyncio.wait(taking, timeout=QUIET_SECONDS / 2)
+    await storage.enqueue("r", [EnqueueRequest(job=NewJob(id=id)) for id in "abcd"])
+    taken = [await task for task in taking]
+    return sorted(id for one in taken for id in one.get("r", ())) == list("abcd")
+
+
+async def takes_up_to_limit(storage: ServingStorage, lease: str) -> bool:
+    """Return whether claims with the limit 1 take one job each, without waiting, from two changed queues."""
+    for queue in QUEUES[:2]:
+        await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=f"last of {queue}"))])
+    taken = [await take(storage, lease, f"limit-{number}") for number in range(2)]
+    return sorted(id for one in taken for ids in one.values() for id in ids) == ["last of q", "last of r"]
+
+
+async def take(storage: ServingStorage, lease: str, name: str, limit: int = 1) -> dict[str, list[str]]:
+    """Make blocking claims until one takes jobs, and return their ids by queue. A few may end early."""
+    for number in range(1 + MOST_WAKE_UPS):
+        if jobs := jobs_of(await start_claim(storage, lease, f"{name}-{number}", limit)):
+            return jobs
+    return {}
+
+
+async def claim_any(
+    storage: ServingStorage, lease: str, claim_id: str, limit: int
+) -> Mapping[str, ClaimResult]:
+    return await storage.claim_blocking_any(QUEUES, lease, limit, claim_id=claim_id, timeout=BLOCKING_SECONDS)
+
+
+def start_claim(
+    storage: ServingStorage, lease: str, claim_id: str, limit: int = 1
+) -> asyncio.Task[Mapping[str, ClaimResult]]:
+    return asyncio.create_task(claim_any(storage, lease, claim_id, limit))
+
+
+def ids_of(claim: ClaimResult) -> list[str]:
+    return [job.id for job in claim.jobs]
+
+
+def jobs_of(claims: Mapping[str, ClaimResult]) -> dict[str, list[str]]:
+    """Return the ids that were claimed, by queue. Queues without jobs are left out."""
+    return {queue: ids_of(claim) for queue, claim in claims.items() if claim.jobs}
+
+
+def ends_of(claim: ClaimResult) -> list[Settlement]:
+    """Return the settlements that complete the claimed jobs."""
+    return [
+        Settlement(id=job.id, fence=job.run.fence, action=Complete())
+        for job in claim.jobs
+        if job.run is not None
+    ]
+
 
 #: Seconds that a second process has to enqueue. A busy machine may need many of them.
 TIMEOUT = 180.0

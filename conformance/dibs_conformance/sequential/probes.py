@@ -25,7 +25,6 @@ from dibs.model.results import WaitResult
 from dibs.storage.protocol import Clock, Storage
 from dibs_conformance.sequential import optional_calls
 from dibs_conformance.sequential.bad_calls import check_bad_calls
-from dibs_conformance.sequential.limit_probes import check_many_jobs_of_full_keys
 from dibs_conformance.sequential.optional_calls import check_end_watches, check_key_sets
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.state_machine import START
@@ -175,13 +174,6 @@ PROBES = (
         "A wake-up carries the same outcome as a read, unless the id changed in between. If it names the ids "
         "that ended, it names all of them.",
         wake_up_outcomes,
-    ),
-    Probe(
-        "a full key holds up no other job",
-        "2, Keys and limits",
-        "A claim takes the admitted jobs in order, however many jobs of full keys stand before them.",
-        check_many_jobs_of_full_keys,
-        needs="limits",
     ),
     Probe(
         "jobs that may not start end no wait",

@@ -14,7 +14,7 @@ from dibs.storage.protocol import Storage
 from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.changes import activate, is_admitted, next_due
+from dibs_conformance.oracle.changes import activate, full_keys, is_admitted, next_due
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch, WrongTime
 from dibs_conformance.oracle.possible_world import World
@@ -48,9 +48,11 @@ def step(oracle: Oracle, queue_name: str, lease: str, limit: int, now: int) -> C
         free = min(limit, max(0, queue.settings.max_active - len(queue.held())))
     due = [job for job in queue.jobs() if job.run is None and job.run_at <= now]
     jobs: list[Job] = []
+    full = full_keys(queue)
     for job in sorted(due, key=lambda job: claim_order(job, job.seq)):
-        if len(jobs) < free and is_admitted(queue, job, now):
+        if len(jobs) < free and is_admitted(queue, job, now, full):
             jobs.append(activate(queue, job, lease, holder.holder, now))
+            full = full_keys(queue)
     due_later = next_due(queue, now)
     return ClaimResult(jobs=tuple(jobs), now=now, next_due=due_later)  # type: ignore[arg-type]
 

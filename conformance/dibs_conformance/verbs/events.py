@@ -188,7 +188,7 @@ VERB = Verb(
     name="events",
     section="3, Events",
     weight=3,
-    # The search for an order leaves it out; concurrent/log_readers.py checks it.
+    # The search for an order leaves it out; concurrent/linearize.py checks it.
     arguments=build_arguments,
     reads=True,
     call=read_events,

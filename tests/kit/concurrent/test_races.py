@@ -8,7 +8,7 @@ from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
 from dibs_conformance.concurrent import levels
 from dibs_conformance.concurrent.levels import interleaved
-from dibs_conformance.concurrent.log_readers import late_event, try_late_commit
+from dibs_conformance.concurrent.linearize import late_event, try_late_commit
 from dibs_conformance.report.values import level_verdict
 from dibs_conformance.servers import PostgresServer
 from dibs_conformance.target import LevelPlan, Locations

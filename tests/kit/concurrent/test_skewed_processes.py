@@ -11,7 +11,7 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
 from dibs.storage.redis.storage import RedisStorage
 from dibs.storage.registry import open_storage
-from dibs_conformance.concurrent.skewed_processes import find_wrong_reading, skewed_processes
+from dibs_conformance.concurrent.process_clients import find_wrong_reading, skewed_processes
 from dibs_conformance.report import Findings
 from dibs_conformance.servers import RedisServer
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage

@@ -11,7 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from dibs.model import transitions
 from dibs.model.results import ClaimResult
 from dibs_conformance.lockstep import Issued
-from dibs_conformance.sequential import examples
+from dibs_conformance.sequential import levels
 from tests.kit.play import play
 
 #: Enough examples for Hypothesis to replay the beginning of one, from any seed that was tried.
@@ -38,7 +38,7 @@ def flaky(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
             raise
 
     monkeypatch.setattr(Issued, "add_claim", sometimes)
-    monkeypatch.setattr(examples, "run_state_machine_as_test", listening)
+    monkeypatch.setattr(levels, "run_state_machine_as_test", listening)
     return flaky_errors
 
 

@@ -18,9 +18,9 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock
 from dibs.storage.registry import open_storage
 from dibs_conformance.report import LawFailure
-from dibs_conformance.sequential import many_queues
+from dibs_conformance.sequential import capabilities
 from dibs_conformance.sequential.bad_calls import check_bad_calls
-from dibs_conformance.sequential.many_queues import serves_many_queues
+from dibs_conformance.sequential.capabilities import serves_many_queues
 from dibs_conformance.sequential.walkthrough import serve_each_state, serve_wide
 from dibs_conformance.servers import RedisServer
 from dibs_conformance.target import Locations
@@ -166,7 +166,7 @@ async def test_a_bug_of_blocking_claims_of_many_queues_is_found(
     bug: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted(*BLOCKING_BUGS[bug])(monkeypatch)
-    monkeypatch.setattr(many_queues, "BLOCKING_SECONDS", 2.0)
+    monkeypatch.setattr(capabilities, "BLOCKING_SECONDS", 2.0)
     locations = Locations(redis_server.url)
     try:
         assert await serves_many_queues(locations) is False

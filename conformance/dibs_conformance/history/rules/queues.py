@@ -538,7 +538,7 @@ class MaxActiveRule(RunsAtOnceRule):
 class PerKeyRule(RunsAtOnceRule):
     name = "R30"
     title = "per_key is exact"
-    section = "2"
+    section = "2, Keys and limits"
     sentence = "While per_key certainly held, no claim made more runs of one key active under leases."
     setting, groups = "per_key", runs_by_key
 
@@ -546,7 +546,7 @@ class PerKeyRule(RunsAtOnceRule):
 class RateRule(HistoryRule):
     name = "R31"
     title = "a rate is exact"
-    section = "2"
+    section = "2, Keys and limits"
     sentence = (
         "While a rate or a key_rate certainly held, each stretch of w µs has at most burst + w div interval "
         "starts."
