@@ -6,8 +6,16 @@ import random
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
-from dibs_conformance.servers.binaries import ServerBinary, ServerUnavailable, find_redis
-from dibs_conformance.servers.processes import LOOPBACK, PORT_TRIES, Removable, make, wait_until
+from dibs_conformance.servers.processes import (
+    LOOPBACK,
+    PORT_TRIES,
+    Removable,
+    ServerBinary,
+    ServerUnavailable,
+    find_redis,
+    make,
+    wait_until,
+)
 from dibs_conformance.servers.redis import IN_MEMORY, RedisServer
 
 SLOTS = 16384

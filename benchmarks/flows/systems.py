@@ -17,7 +17,7 @@ from benchmarks.peers.backends import POSTGRES, PostgresBackend, RedisBackend
 from benchmarks.peers.environments import Environment, find_node
 from benchmarks.peers.systems import Peer
 from dibs_conformance.servers import start_postgres, start_redis
-from dibs_conformance.servers.binaries import find_postgres
+from dibs_conformance.servers.processes import find_postgres
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 #: The installed packages of the systems. The comparison of queues uses the same folder.

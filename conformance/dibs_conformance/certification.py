@@ -33,7 +33,7 @@ from dibs_conformance.report import (
     SkippedTest,
 )
 from dibs_conformance.report.exceptions import StorageFailed, exception_failure
-from dibs_conformance.report.passwords import without_passwords
+from dibs_conformance.report.report import without_passwords
 from dibs_conformance.report.values import false_claims, level_verdict
 from dibs_conformance.sequential.capabilities import probe_capabilities
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage, Progress

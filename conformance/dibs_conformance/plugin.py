@@ -26,7 +26,7 @@ from dibs_conformance.servers import (
     start_redis,
     start_valkey,
 )
-from dibs_conformance.servers.binaries import ServerBinary
+from dibs_conformance.servers.processes import ServerBinary
 
 T = TypeVar("T")
 

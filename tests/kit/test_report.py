@@ -23,7 +23,7 @@ from dibs_conformance.report import (
     LevelReport,
     SkippedTest,
 )
-from dibs_conformance.report.passwords import without_passwords
+from dibs_conformance.report.report import without_passwords
 from dibs_conformance.report.values import LevelVerdict
 from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.shell import invoke

@@ -7,13 +7,13 @@ Each server has its own folder (mode 0700, removed at the end), its own port and
 server cannot be started, the functions raise ServerUnavailable with the reason.
 """
 
-from dibs_conformance.servers.binaries import (
+from dibs_conformance.servers.postgres import PostgresServer, start_postgres
+from dibs_conformance.servers.processes import (
     ServerUnavailable,
     find_postgres,
     find_redis,
     find_valkey,
 )
-from dibs_conformance.servers.postgres import PostgresServer, start_postgres
 from dibs_conformance.servers.redis import RedisServer, start_redis, start_valkey
 
 __all__ = [

@@ -14,8 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dibs_conformance.servers.binaries import ServerBinary, ServerUnavailable, find_postgres
-from dibs_conformance.servers.processes import LOOPBACK, Server, make
+from dibs_conformance.servers.processes import (
+    LOOPBACK,
+    Server,
+    ServerBinary,
+    ServerUnavailable,
+    find_postgres,
+    make,
+)
 
 USER = "dibs"
 #: Settings for speed. Without fsync, data still survives a kill of the server; tests make no other crash.

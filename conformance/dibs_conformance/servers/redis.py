@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dibs_conformance.servers.binaries import ServerBinary, find_redis, find_valkey
-from dibs_conformance.servers.processes import LOOPBACK, Server, make
+from dibs_conformance.servers.processes import LOOPBACK, Server, ServerBinary, find_redis, find_valkey, make
 
 #: Options without persistence. Tests that need persistence pass other options.
 IN_MEMORY = {"save": "", "appendonly": "no"}

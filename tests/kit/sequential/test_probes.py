@@ -18,8 +18,12 @@ from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
 from dibs_conformance.sequential.capabilities import blocks_claims, joins_transactions
-from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
-from dibs_conformance.sequential.probes import bounded_log, large_counts, wake_up_outcomes
+from dibs_conformance.sequential.probes import (
+    bounded_log,
+    check_partitioned_reads,
+    large_counts,
+    wake_up_outcomes,
+)
 from dibs_conformance.target import Locations
 
 

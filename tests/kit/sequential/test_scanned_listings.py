@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dibs.storage.redis import open_url
-from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
+from dibs_conformance.sequential.probes import check_partitioned_reads
 from dibs_conformance.servers import RedisServer
 from tests.kit.mutants.lua import planted
 

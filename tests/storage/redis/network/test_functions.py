@@ -17,7 +17,7 @@ from dibs.storage.redis import RedisStorage, open_url
 from dibs.storage.redis.network import scripts
 from dibs.storage.redis.network.rights import FUNCTION_RIGHTS, needed_rights
 from dibs_conformance.servers import RedisServer, start_valkey
-from dibs_conformance.servers.binaries import find_valkey
+from dibs_conformance.servers.processes import find_valkey
 from tests.redis_cluster import start_redis_cluster
 from tests.storage.redis.servers import code_of
 

@@ -8,8 +8,7 @@ from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.redis import open_url
 from dibs_conformance.servers import RedisServer, start_redis
-from dibs_conformance.servers.binaries import ServerUnavailable
-from dibs_conformance.servers.processes import LOOPBACK, wait_until
+from dibs_conformance.servers.processes import LOOPBACK, ServerUnavailable, wait_until
 from tests.storage.failovers import SKEWS, Rounds, check_after_loss, play_rounds, skewed_clock
 
 
