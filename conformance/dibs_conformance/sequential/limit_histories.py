@@ -11,8 +11,14 @@ from typing import Final
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs_conformance.lockstep import OFTEN
-from dibs_conformance.sequential.moving import copy_and_compare
-from dibs_conformance.sequential.scripts import QUEUE, FixedHistory, Player, play_history, read_histories
+from dibs_conformance.sequential.scripts import (
+    QUEUE,
+    FixedHistory,
+    Player,
+    copy_and_compare,
+    play_history,
+    read_histories,
+)
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.verbs import Lockstep
 

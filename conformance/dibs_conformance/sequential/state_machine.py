@@ -38,7 +38,7 @@ from dibs.model.requests import (
 from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import RARELY, has_runs
 from dibs_conformance.oracle.changes import opens_at
-from dibs_conformance.sequential.moving import copy_and_compare
+from dibs_conformance.sequential.scripts import copy_and_compare
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.strategies import EVERYWHERE
 from dibs_conformance.target import OpenedStorage

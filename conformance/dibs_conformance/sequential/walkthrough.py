@@ -4,36 +4,113 @@ A level is reached only if the results of each verb were compared. With the walk
 example does that, and a simple bug is reported with few calls. Each history runs in a new location. Some
 histories run again with a restart or a compaction before one call in OFTEN, if a storage claims more than
 memory. Others write so much that a storage compacts its data by itself, and trim a log before a restart.
+One history has values of subclasses: a subclass of str, bytes or int counts as its plain value (promise 8).
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Final
+from enum import IntEnum
+from typing import Any, Final, cast
+
+from attrs import frozen
+from msgspec import Struct
 
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import Complete, End, EnqueueRequest, Fail, QueueStep, SettingsPatch, Settlement
 from dibs.model.results import ClaimResult
 from dibs.storage.abilities import Compaction, ability
+from dibs.storage.protocol import Storage
 from dibs_conformance.lockstep import OFTEN
 from dibs_conformance.sequential import close_values
+from dibs_conformance.sequential.bad_input import replaced
 from dibs_conformance.sequential.close_values import CLOSE_VALUES
-from dibs_conformance.sequential.moving import copy_and_compare
 from dibs_conformance.sequential.scripts import (
     OOPS,
     QUEUE,
     FixedHistory,
     Player,
+    copy_and_compare,
     play_history,
     read_histories,
     unroll,
 )
 from dibs_conformance.sequential.session import ExampleSession
-from dibs_conformance.sequential.subclasses import use_subclasses
 from dibs_conformance.strategies import DATA, EVERYWHERE, HOUR
 from dibs_conformance.target import Locations
 from dibs_conformance.verbs import Lockstep
 from dibs_conformance.verbs.events import Reader
+
+
+class Text(str):
+    """A text whose conversions to text are another text."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "another text"
+
+    __repr__ = __str__
+
+    def __format__(self, _: str) -> str:
+        return "another text"
+
+
+class Bytes(bytes):
+    """A subclass of bytes."""
+
+
+def with_subclasses(value: Any) -> Any:
+    """Return a copy with each text, each bytes and each number replaced by one of a subclass."""
+    if isinstance(value, str):
+        return Text(str.__str__(value))
+    if isinstance(value, bytes):
+        return Bytes(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return IntEnum("Number", {"MEMBER": value}).MEMBER  # type: ignore[attr-defined]
+    if isinstance(value, list | tuple):
+        return type(value)(map(with_subclasses, value))
+    if isinstance(value, dict):
+        return {with_subclasses(name): with_subclasses(one) for name, one in value.items()}
+    if isinstance(value, Struct):
+        for field in value.__struct_fields__:
+            value = replaced(value, field, with_subclasses(getattr(value, field)))
+    return value
+
+
+@frozen
+class SubclassedCalls:
+    """A storage whose verbs get values of subclasses."""
+
+    storage: Storage
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self.storage, name)
+        if not inspect.iscoroutinefunction(verb):
+            return verb
+        return lambda *args, **named: verb(
+            *map(with_subclasses, args), **{name: with_subclasses(one) for name, one in named.items()}
+        )
+
+
+[EACH_VERB] = read_histories("""
+Each verb gets values of subclasses: the life of a job, from a repeated enqueue to a prune.
+    set max_active=2 log_level=all; enqueue a!1 payload=p attributes=a:1 request_key=key delay=0
+    enqueue b request_key=key; enqueue c d:k retention=completed:5+keep:completed; list waiting limit=10
+    grant; renew hour; claim 1; report a 1 memo=m; amend a attributes=b:2; cancel a; hand_off a
+    finish fail a error=E/m; retry_failed a; claim 1; complete a result=r then=e; claim 1
+    exchange complete last; counts; queues; export 10; drop 1; reap 1; forget a; wait 5; prune; events 10
+    amend e priority=1
+""")
+
+
+def use_subclasses(lockstep: Lockstep) -> None:
+    """Play a history whose calls have values of subclasses, and compare its results as always."""
+    handles: Final = lockstep.opened.handles
+    handles[:] = [cast("Storage", SubclassedCalls(handle)) for handle in handles]
+    Player(lockstep).play(*EACH_VERB.steps)
+
 
 FIRST: Final = read_histories("""
 An id is updated during its run, and the next run has the update. Repeated ends change no job. [restarts]

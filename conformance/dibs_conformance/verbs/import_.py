@@ -1,4 +1,4 @@
-"""The verb `import_`. Its lockstep test copies a whole queue (sequential/moving.py)."""
+"""The verb `import_`. Its lockstep test copies a whole queue (sequential/scripts.py)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from dibs.storage.registry import open_storage
 from dibs_conformance import certify
 from dibs_conformance.sequential.bad_calls import check_bad_calls, verbs
 from dibs_conformance.sequential.bad_input import wrong_arguments
-from dibs_conformance.sequential.subclasses import use_subclasses
+from dibs_conformance.sequential.walkthrough import use_subclasses
 from dibs_conformance.target import OpenStorage
 from tests.kit.mutants.lenient import LENIENT, ConvertsText, Lenient, RefusesSubclasses
 from tests.kit.play import play_fixed
