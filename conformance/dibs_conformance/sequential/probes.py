@@ -27,8 +27,8 @@ from dibs.storage.protocol import Clock, Storage
 from dibs_conformance.sequential import optional_calls
 from dibs_conformance.sequential.bad_calls import check_bad_calls
 from dibs_conformance.sequential.optional_calls import check_end_watches, check_key_sets
-from dibs_conformance.sequential.state_machine import START
 from dibs_conformance.sequential.waits import check_idle_waits, check_progress_waits, check_waits_under_limits
+from dibs_conformance.verbs.actions import START
 
 NOW = 1_767_225_600_000
 HOUR = 3_600_000

@@ -54,10 +54,10 @@ from dibs.storage.protocol import Storage
 from dibs_conformance.lockstep import Interruptions
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind
 from dibs_conformance.sequential.session import ExampleSession
-from dibs_conformance.sequential.state_machine import START
 from dibs_conformance.strategies import DAY, HOUR
 from dibs_conformance.target import OpenedStorage
 from dibs_conformance.verbs import Lockstep, import_
+from dibs_conformance.verbs.actions import START
 from dibs_conformance.verbs.events import Reader
 from dibs_conformance.verbs.list import hide_expired
 

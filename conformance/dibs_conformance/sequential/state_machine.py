@@ -43,10 +43,8 @@ from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.strategies import EVERYWHERE
 from dibs_conformance.target import OpenedStorage
 from dibs_conformance.verbs import Lockstep, VerbRules
+from dibs_conformance.verbs.actions import START
 from dibs_conformance.verbs.events import Reader
-
-#: 2026-01-01 UTC in ms. Any other time would do.
-START = 1_767_225_600_000
 
 LEVELS: tuple[LogLevel, ...] = ("runs", "runs", "all", "off")
 levels = st.sampled_from(LEVELS)
