@@ -33,7 +33,7 @@ from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.oracle.changes import admitted_jobs, has_headroom
 from dibs_conformance.oracle.matching import match, match_slot
 from dibs_conformance.oracle.numbering import Mismatch, NumberMap
-from dibs_conformance.oracle.possible_world import World
+from dibs_conformance.oracle.queue import World
 from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.strategies import IDS
 from dibs_conformance.target import OpenedStorage

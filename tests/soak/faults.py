@@ -23,7 +23,7 @@ import psutil
 import psycopg
 from attrs import define, field, frozen
 
-from dibs_conformance.crashes.cut_connections import Proxy
+from dibs_conformance.crashes.interrupted_calls import Proxy
 from dibs_conformance.servers import PostgresServer, RedisServer, ServerUnavailable
 from dibs_conformance.servers.processes import wait_until
 from tests.soak.accounting import Fault

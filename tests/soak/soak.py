@@ -16,7 +16,7 @@ import msgspec
 from attrs import asdict, define, frozen
 
 from dibs import Dibs
-from dibs_conformance.crashes.cut_connections import Proxy
+from dibs_conformance.crashes.interrupted_calls import Proxy
 from dibs_conformance.servers import PostgresServer, RedisServer, start_postgres, start_redis
 from tests.soak.accounting import Accepted, Account, End, Evidence, Fault, Run, account
 from tests.soak.app import QUEUES, app

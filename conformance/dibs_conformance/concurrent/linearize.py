@@ -16,7 +16,7 @@ from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.oracle.matching import match, match_event, match_slot
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.queue import PossibleWorld
 from dibs_conformance.order_search import OrderSearch, UndecidedOrder
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.call_text import TimelineEntry, format_value, timeline_lines

@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable
 
 from dibs_conformance.concurrent.levels import manual_clock_gap
-from dibs_conformance.crashes.cancellation import try_cancellation
-from dibs_conformance.crashes.cut_connections import has_server, try_cut_connections
+from dibs_conformance.crashes.interrupted_calls import has_server, try_cancellation, try_cut_connections
 from dibs_conformance.crashes.line_kills import try_kills_and_stops, try_system_call_kills
 from dibs_conformance.crashes.lost_writes import try_lost_writes
-from dibs_conformance.crashes.power_loss import claims_power_loss, try_power_loss, untried_gap
-from dibs_conformance.crashes.restart_kills import try_power_cuts, try_restarts
+from dibs_conformance.crashes.power_loss import (
+    claims_power_loss,
+    try_power_cuts,
+    try_power_loss,
+    try_restarts,
+    untried_gap,
+)
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Findings, SkippedTest
 from dibs_conformance.report.values import merge_findings

@@ -32,8 +32,7 @@ from dibs_conformance.oracle import IdRecord, OneOf, Oracle
 from dibs_conformance.oracle.changes import accept, activate, end_kind, return_to_waiting
 from dibs_conformance.oracle.ids import AcceptedEnqueue
 from dibs_conformance.oracle.numbering import NumberSource
-from dibs_conformance.oracle.possible_world import copy_record
-from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.oracle.queue import OracleQueue, copy_record
 from dibs_conformance.order_search import OrderSearch, UndecidedOrder
 from dibs_conformance.steps import FOLLOWED, NO_MEMO, UNKNOWN, RecordedSlot, RecordedStep
 from dibs_conformance.verbs import report

@@ -149,3 +149,35 @@ class NumberMap:
         self._expected[kind, scope, actual] = expected
         if kind == "revision":
             self._revisions.setdefault(scope, []).append((expected, actual))
+
+
+class ConcurrentNumberMap(NumberMap):
+    """A number map for overlapping calls.
+
+    The numbers of one id must grow. The storage may draw numbers for different ids in any order.
+    """
+
+    def copy(self) -> ConcurrentNumberMap:
+        other = ConcurrentNumberMap()
+        other._actual = dict(self._actual)
+        other._expected = dict(self._expected)
+        other._revisions = {scope: list(pairs) for scope, pairs in self._revisions.items()}
+        other._drawn = {key: copy_drawn(drawn) for key, drawn in self._drawn.items()}
+        return other
+
+    def _map_new(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
+        if (kind, scope, actual) in self._expected:
+            raise Mismatch(f"{kind} {actual} of {scope[1]!r} was given before; expected a new number")
+        queue, id = scope
+        drawn = self._drawn.get((kind, queue))
+        for other, number, owner in drawn.by_call.get(0, ()) if drawn is not None else ():
+            if owner == id and (other < expected) != (number < actual):
+                raise Mismatch(f"{kind} {actual} of {id!r} is out of order with {number}")
+        self._add_drawn(kind, scope, expected, actual, 0)
+
+
+def copy_drawn(drawn: DrawnNumbers) -> DrawnNumbers:
+    return DrawnNumbers(
+        list(drawn.calls),
+        {call: list(drawn_numbers) for call, drawn_numbers in drawn.by_call.items()},
+    )

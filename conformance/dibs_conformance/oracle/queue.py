@@ -1,8 +1,14 @@
-"""The oracle and its queues: settings, ids, leases, request keys and the log, in lists and dictionaries."""
+"""The oracle and its queues: settings, ids, leases, request keys and the log, in lists and dictionaries.
+
+A world is an oracle after some calls, with the numbers of the storage that it knows. The oracle draws its own
+fences and revisions, so a world maps them to those of the storage. The search for an order copies the world
+before it tries another call.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import get_args
 
 from attrs import define, field, frozen
@@ -14,7 +20,7 @@ from dibs.model.job import DEFAULT_RETENTION, FAIL_SUFFIX, ActiveRun, EndKind, E
 from dibs.model.requests import Settings, StartRate
 from dibs.model.results import EnqueueResult, State
 from dibs_conformance.oracle.ids import IdRecord
-from dibs_conformance.oracle.numbering import NumberSource
+from dibs_conformance.oracle.numbering import ConcurrentNumberMap, NumberMap, NumberSource
 
 
 @define
@@ -285,3 +291,62 @@ def states_of_record(record: IdRecord, now: int) -> Iterator[State]:
             yield "blocked"
     if outcome is not None:
         yield outcome.kind
+
+
+class World:
+    """The oracle after some calls, and the numbers of the storage that it knows."""
+
+    def __init__(self, numbering: NumberMap) -> None:
+        self.oracle = Oracle()
+        self.numbering = numbering
+        #: By queue and request_key: the id whose numbers a repeated enqueue returns.
+        self.key_owners: dict[tuple[str, str], str] = {}
+
+
+class PossibleWorld(World):
+    """A world of overlapping calls. The search copies it before it tries another call."""
+
+    numbering: ConcurrentNumberMap
+
+    def __init__(self) -> None:
+        super().__init__(ConcurrentNumberMap())
+
+    def copy(self) -> PossibleWorld:
+        other = PossibleWorld.__new__(PossibleWorld)
+        other.oracle = copy_oracle(self.oracle)
+        other.numbering = self.numbering.copy()
+        other.key_owners = dict(self.key_owners)
+        return other
+
+
+def copy_oracle(oracle: Oracle) -> Oracle:
+    """Return an independent copy of an oracle. Immutable values are shared."""
+    numbers: NumberSource = copy(oracle.numbers)
+    other = Oracle(numbers)
+    other.now = oracle.now
+    other.queues = {name: copy_queue(queue, numbers) for name, queue in oracle.queues.items()}
+    return other
+
+
+def copy_queue(queue: OracleQueue, numbers: NumberSource) -> OracleQueue:
+    return OracleQueue(
+        name=queue.name,
+        numbers=numbers,
+        settings=queue.settings,
+        ids={id: copy_record(record) for id, record in queue.ids.items()},
+        leases={name: copy(lease) for name, lease in queue.leases.items()},
+        keys=dict(queue.keys),
+        log=list(queue.log),
+        starts=queue.starts.copy(),
+        size_limited=queue.size_limited,
+    )
+
+
+def copy_record(record: IdRecord) -> IdRecord:
+    return IdRecord(
+        current=record.current,
+        during_run=list(record.during_run),
+        outcome=record.outcome,
+        dropped=list(record.dropped),
+        ever_dropped=list(record.ever_dropped),
+    )

@@ -19,8 +19,7 @@ from dibs_conformance.lockstep import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import resolve_time
 from dibs_conformance.oracle.ids import Amendment, IdRecord, apply_amendment
-from dibs_conformance.oracle.possible_world import World
-from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.oracle.queue import OracleQueue, World
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.verb import (
     CallEncoding,

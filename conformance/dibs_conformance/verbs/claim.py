@@ -17,8 +17,7 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import activate, full_keys, is_admitted, next_due
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch, WrongTime
-from dibs_conformance.oracle.possible_world import World
-from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.oracle.queue import OracleQueue, World
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import (
     ClientCall,

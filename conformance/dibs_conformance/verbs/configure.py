@@ -15,7 +15,7 @@ from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.matching import match
-from dibs_conformance.oracle.possible_world import World
+from dibs_conformance.oracle.queue import World
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     CallPart,

@@ -10,8 +10,7 @@ from dibs.model.results import Counts
 from dibs_conformance.lockstep import LockstepCore
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.possible_world import World
-from dibs_conformance.oracle.queue import STATES
+from dibs_conformance.oracle.queue import STATES, World
 from dibs_conformance.verbs.actions import ClientCall
 from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, read_races
 

@@ -18,8 +18,7 @@ from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import return_to_waiting
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.possible_world import World
-from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.oracle.queue import OracleQueue, World
 from dibs_conformance.verbs.verb import (
     ANY_ID,
     CallEncoding,

@@ -17,7 +17,7 @@ from dibs.model.results import EnqueueResult
 from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import MachineBase
 from dibs_conformance.oracle import Oracle, changes
-from dibs_conformance.oracle.possible_world import World
+from dibs_conformance.oracle.queue import World
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import (
     ClientAction,

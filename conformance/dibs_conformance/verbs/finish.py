@@ -15,8 +15,7 @@ from dibs_conformance.lockstep import MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import end_kind, end_run
 from dibs_conformance.oracle.ids import IdRecord, OneOf
-from dibs_conformance.oracle.possible_world import World
-from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.oracle.queue import OracleQueue, World
 from dibs_conformance.steps import FOLLOWED
 from dibs_conformance.verbs.actions import ClientAction, ClientState
 from dibs_conformance.verbs.settle import action_fields, build_settlements, follow_up_fields

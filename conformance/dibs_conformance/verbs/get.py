@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dibs.model.job import Slot
 from dibs_conformance.oracle.matching import match_slot
-from dibs_conformance.oracle.possible_world import World
+from dibs_conformance.oracle.queue import World
 from dibs_conformance.steps import RecordedOutcome, RecordedSlot, digest
 from dibs_conformance.verbs.actions import ClientCall
 from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, by_ids, step_of_each_id

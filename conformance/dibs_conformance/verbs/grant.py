@@ -13,8 +13,7 @@ from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.possible_world import World
-from dibs_conformance.oracle.queue import OracleLease
+from dibs_conformance.oracle.queue import OracleLease, World
 from dibs_conformance.verbs.actions import LONG_TTL, SHORT_TTL, ClientCall, ClientState
 from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, read_scenes
 

@@ -12,7 +12,7 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import return_to_waiting
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind
-from dibs_conformance.oracle.possible_world import World
+from dibs_conformance.oracle.queue import World
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import START, ClientAction, ClientState
 from dibs_conformance.verbs.verb import (

@@ -15,8 +15,7 @@ from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import CursorRange, LockstepCore, MachineBase
 from dibs_conformance.oracle.matching import match_slot
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.possible_world import World
-from dibs_conformance.oracle.queue import STATES, states_of_record
+from dibs_conformance.oracle.queue import STATES, World, states_of_record
 from dibs_conformance.verbs.actions import IDS, ClientCall
 from dibs_conformance.verbs.verb import CallPart, Verb, read_races
 

@@ -15,8 +15,7 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import return_to_waiting
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.possible_world import World
-from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.oracle.queue import OracleQueue, World
 from dibs_conformance.verbs.drop import check_choice
 from dibs_conformance.verbs.verb import ANY_ID, CallEncoding, CallPart, StepFields, Verb, read_scenes
 

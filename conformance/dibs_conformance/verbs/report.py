@@ -12,7 +12,7 @@ from dibs.model.results import ReportStatus
 from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.possible_world import World
+from dibs_conformance.oracle.queue import World
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import ClientAction, ClientState
 from dibs_conformance.verbs.verb import (

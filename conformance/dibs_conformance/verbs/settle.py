@@ -32,8 +32,7 @@ from dibs_conformance.lockstep import LockstepCore, MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import end_current, end_kind, end_run, return_to_waiting
 from dibs_conformance.oracle.ids import IdRecord, OneOf
-from dibs_conformance.oracle.possible_world import World
-from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.oracle.queue import OracleQueue, World
 from dibs_conformance.steps import FOLLOWED, digest
 from dibs_conformance.verbs.actions import (
     ClientAction,

@@ -22,7 +22,7 @@ from attrs import field, frozen
 from dibs_conformance.lockstep import LockstepCore
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.possible_world import World
+from dibs_conformance.oracle.queue import World
 from dibs_conformance.verbs.actions import ClientAction, ClientCall, ClientState, read_action, read_actions
 
 #: Stands for every id: the ids that the call changed are unknown.

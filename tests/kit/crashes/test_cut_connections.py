@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dibs.storage.redis.network.connections import RedisConnections
-from dibs_conformance.crashes.cut_connections import REPLY_CUT, REQUEST_CUT, try_cut_connections
+from dibs_conformance.crashes.interrupted_calls import REPLY_CUT, REQUEST_CUT, try_cut_connections
 from dibs_conformance.report.values import level_verdict
 from dibs_conformance.servers import RedisServer
 from dibs_conformance.target import LevelPlan, Locations

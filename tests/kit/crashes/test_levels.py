@@ -11,7 +11,7 @@ import pytest
 
 from dibs.storage.file import FileStorage
 from dibs_conformance.crashes import line_kills
-from dibs_conformance.crashes.cancellation import try_cancellation
+from dibs_conformance.crashes.interrupted_calls import try_cancellation
 from dibs_conformance.crashes.levels import clients_that_die
 from dibs_conformance.crashes.line_kills import try_kills_and_stops
 from dibs_conformance.crashes.scenes import SCENES

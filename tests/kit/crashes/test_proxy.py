@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from dibs_conformance.crashes.cut_connections import LOOPBACK, Proxy, has_server
+from dibs_conformance.crashes.interrupted_calls import LOOPBACK, Proxy, has_server
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dibs_conformance.crashes.levels import tests_for as fault_tests
-from dibs_conformance.crashes.power_loss import try_power_loss
-from dibs_conformance.crashes.restart_kills import try_power_cuts, try_restarts
+from dibs_conformance.crashes.power_loss import try_power_cuts, try_power_loss, try_restarts
 from dibs_conformance.report import Findings
 from dibs_conformance.report.values import level_verdict
 from dibs_conformance.target import LevelPlan, Locations

@@ -22,7 +22,7 @@ from dibs.storage.redis.network import connections
 from dibs.storage.redis.network.connections import RedisConnections
 from dibs.storage.redis.network.wire import WireConnection
 from dibs.storage.redis.wakeups import listener as wakeups
-from dibs_conformance.crashes.cut_connections import Proxy
+from dibs_conformance.crashes.interrupted_calls import Proxy
 from dibs_conformance.servers import RedisServer
 
 TIMEOUT = 30.0
