@@ -5,7 +5,8 @@ A verb is an operation of the storage protocol, such as `claim`. Its module in t
 - a `Verb`, which the concurrent tests, the crash tests, the recorder of histories and the tests of bad input
   read;
 - the model step: what the oracle does for a call;
-- a class `...Calls` with the call in lockstep: on the storage and on the oracle, with a comparison;
+- the `apply` of its parts: the model step, and the comparison of an answer with it;
+- a class `...Calls` with the call in lockstep, if the general one (verbs/__init__.py) does not fit;
 - a class `...Rules` with the random calls of L0, unless the lockstep call itself is the rule.
 
 `dibs_conformance.verbs` lists all of them.
