@@ -168,7 +168,7 @@ class LockstepCore(World):
         if self.oracle.numbers.call % 2:
             return given
         defaults = DEFAULTS[verb]
-        return {name: one for name, one in given.items() if name not in defaults or one != defaults[name]}
+        return {name: value for name, value in given.items() if value != defaults[name]}
 
     def call(self, verb: str, args: Mapping[str, Any], work: Coroutine[Any, Any, T]) -> T:
         """Wait for `work`, a call of the storage, and return its result. Record the call in any case."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import Settlement
 from dibs.storage.protocol import Storage
+from dibs_conformance.lockstep import DEFAULTS
 from dibs_conformance.verbs import (
     amend,
     cancel,
@@ -103,7 +104,10 @@ class Lockstep(
         bound = signature(getattr(Storage, verb.name)).bind(self, queue, *given, **named)
         bound.apply_defaults()
         args = {name: one for name, one in bound.arguments.items() if name not in ("self", "queue", "now")}
-        work = getattr(self.storage, verb.name)(queue, **self.options(verb.name, **args), now=self.now)
+        options = {name: one for name, one in args.items() if name in DEFAULTS[verb.name]}
+        required = [one for name, one in args.items() if name not in options]
+        call = getattr(self.storage, verb.name)
+        work = call(queue, *required, **self.options(verb.name, **options), now=self.now)
         answer = self.call(verb.name, {"queue": queue, **args}, work)
         compare_call(self, verb, queue, args, answer)
         ends = [Settlement(id="", fence=0, action=args["end"])] if "end" in args else []
