@@ -33,7 +33,7 @@ from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.oracle.changes import admitted_jobs, has_headroom
 from dibs_conformance.oracle.matching import match, match_slot
 from dibs_conformance.oracle.numbering import Mismatch, NumberMap
-from dibs_conformance.oracle.queue import World
+from dibs_conformance.oracle.queue import OracleWorld
 from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.strategies import IDS
 from dibs_conformance.target import OpenedStorage
@@ -108,7 +108,7 @@ class StandingToken:
         return is_open and (self.next_due is None or now < self.next_due)
 
 
-class LockstepCore(World):
+class LockstepCore(OracleWorld):
     """One location of the storage under test, with the oracle of its content.
 
     With `compare_each`, all slots are read and compared after each call.

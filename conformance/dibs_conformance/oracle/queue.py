@@ -293,7 +293,7 @@ def states_of_record(record: IdRecord, now: int) -> Iterator[State]:
         yield outcome.kind
 
 
-class World:
+class OracleWorld:
     """The oracle after some calls, and the numbers of the storage that it knows."""
 
     def __init__(self, numbering: NumberMap) -> None:
@@ -303,7 +303,7 @@ class World:
         self.key_owners: dict[tuple[str, str], str] = {}
 
 
-class PossibleWorld(World):
+class PossibleWorld(OracleWorld):
     """A world of overlapping calls. The search copies it before it tries another call."""
 
     numbering: ConcurrentNumberMap

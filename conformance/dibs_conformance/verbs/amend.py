@@ -19,7 +19,7 @@ from dibs_conformance.lockstep import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import resolve_time
 from dibs_conformance.oracle.ids import Amendment, IdRecord, apply_amendment
-from dibs_conformance.oracle.queue import OracleQueue, World
+from dibs_conformance.oracle.queue import OracleQueue, OracleWorld
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.verb import (
     CallEncoding,
@@ -104,7 +104,7 @@ def extend_outcome(record: IdRecord, retention: OutcomeRetention, now: int) -> N
         record.outcome = replace(record.outcome, expires_at=None if age is None else now + age)
 
 
-def apply(world: World, part: CallPart, now: int) -> None:
+def apply(world: OracleWorld, part: CallPart, now: int) -> None:
     id, patch = part.request["id"], part.request["patch"]
     check_answer(world, part, id, step(world.oracle, part.call.queue, id, patch, now))
 

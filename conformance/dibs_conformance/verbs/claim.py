@@ -17,7 +17,7 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import activate, full_keys, is_admitted, next_due
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch, WrongTime
-from dibs_conformance.oracle.queue import OracleQueue, World
+from dibs_conformance.oracle.queue import OracleQueue, OracleWorld
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import (
     ClientCall,
@@ -63,7 +63,7 @@ def claim_order(job: Job, seq: int) -> tuple[int, int, int]:
 # -- beside other clients ----------------------------------------------------------------------------
 
 
-def apply(world: World, part: CallPart, now: int) -> None:
+def apply(world: OracleWorld, part: CallPart, now: int) -> None:
     lease, limit = part.request["lease"], part.request["limit"]
     if not part.answered:
         step(world.oracle, part.call.queue, lease, limit, now)
@@ -81,7 +81,7 @@ def apply(world: World, part: CallPart, now: int) -> None:
 
 
 def activate_claimed_jobs(
-    world: World, part: CallPart, queue: OracleQueue, answer: ClaimResult, lease: str, holder: str
+    world: OracleWorld, part: CallPart, queue: OracleQueue, answer: ClaimResult, lease: str, holder: str
 ) -> None:
     """Activate the claimed jobs in the oracle. Raises Mismatch for a job not due, out of order or skipped."""
     now, limit = answer.now, part.request["limit"]
@@ -108,7 +108,7 @@ def activate_claimed_jobs(
 
 
 def check_skipped(
-    world: World, part: CallPart, queue: OracleQueue, until: tuple[int, int, int] | None
+    world: OracleWorld, part: CallPart, queue: OracleQueue, until: tuple[int, int, int] | None
 ) -> None:
     """Raise Mismatch if an admitted job stands before `until` in the order, or anywhere if that is None."""
     # An overlapping call may free room, and may charge a clock, before or after the claim has read them.

@@ -15,7 +15,7 @@ from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.matching import match
-from dibs_conformance.oracle.queue import World
+from dibs_conformance.oracle.queue import OracleWorld
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     CallPart,
@@ -74,7 +74,7 @@ def step(oracle: Oracle, queue: str, patch: SettingsPatch, now: int) -> Settings
     return found.settings
 
 
-def apply(world: World, part: CallPart, now: int) -> None:
+def apply(world: OracleWorld, part: CallPart, now: int) -> None:
     expected = step(world.oracle, part.call.queue, part.request["patch"], now)
     if part.answered:
         match(world.numbering, (part.call.queue, ""), expected, part.answer, "settings")

@@ -10,7 +10,7 @@ from dibs.model.results import Counts
 from dibs_conformance.lockstep import LockstepCore
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.queue import STATES, World
+from dibs_conformance.oracle.queue import STATES, OracleWorld
 from dibs_conformance.verbs.actions import ClientCall
 from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, read_races
 
@@ -35,7 +35,7 @@ def split(call: ClientCall) -> Iterator[CallPart]:
             yield CallPart(call, "counts", name, getattr(counts, name), apply, is_pure=True)
 
 
-def apply(world: World, part: CallPart, _: int) -> None:
+def apply(world: OracleWorld, part: CallPart, _: int) -> None:
     expected = getattr(step(world.oracle, part.call.queue), part.request)
     if part.answer != expected:
         raise Mismatch(f"counts answered {part.answer} {part.request}; expected {expected}")

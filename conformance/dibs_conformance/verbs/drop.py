@@ -18,7 +18,7 @@ from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import return_to_waiting
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.queue import OracleQueue, World
+from dibs_conformance.oracle.queue import OracleQueue, OracleWorld
 from dibs_conformance.verbs.verb import (
     ANY_ID,
     CallEncoding,
@@ -61,7 +61,7 @@ def check_choice(verb: str, candidates: Sequence[str], limit: int, chosen: Seque
     return list(chosen)
 
 
-def apply(world: World, part: CallPart, now: int) -> None:
+def apply(world: OracleWorld, part: CallPart, now: int) -> None:
     queue = part.call.queue
     expected = step(world.oracle, queue, part.request["lease"], part.request["limit"], None, now)
     if part.answered and part.answer[queue] != expected and not part.concurrent_ids:

@@ -17,7 +17,7 @@ from dibs.model.results import EnqueueResult
 from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import MachineBase
 from dibs_conformance.oracle import Oracle, changes
-from dibs_conformance.oracle.queue import World
+from dibs_conformance.oracle.queue import OracleWorld
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import (
     ClientAction,
@@ -82,7 +82,7 @@ def step(oracle: Oracle, queue: str, requests: Sequence[EnqueueRequest], now: in
     return [changes.enqueue(oracle.queue(queue), request, now) for request in requests]
 
 
-def apply(world: World, part: CallPart, now: int) -> None:
+def apply(world: OracleWorld, part: CallPart, now: int) -> None:
     request = part.request
     [expected] = step(world.oracle, part.call.queue, [request], now)
     owner = request.job.id

@@ -15,7 +15,7 @@ from dibs_conformance.lockstep import MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import end_kind, end_run
 from dibs_conformance.oracle.ids import IdRecord, OneOf
-from dibs_conformance.oracle.queue import OracleQueue, World
+from dibs_conformance.oracle.queue import OracleQueue, OracleWorld
 from dibs_conformance.steps import FOLLOWED
 from dibs_conformance.verbs.actions import ClientAction, ClientState
 from dibs_conformance.verbs.settle import action_fields, build_settlements, follow_up_fields
@@ -65,7 +65,7 @@ def finish_current(
     return "done"
 
 
-def apply(world: World, part: CallPart, now: int) -> None:
+def apply(world: OracleWorld, part: CallPart, now: int) -> None:
     queue, id = part.call.queue, part.request["id"]
     revision = world.numbering.expected("revision", (queue, id), part.request["revision"])
     check_answer(world, part, id, step(world.oracle, queue, id, part.request["end"], revision, now))

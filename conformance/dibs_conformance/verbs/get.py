@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dibs.model.job import Slot
 from dibs_conformance.oracle.matching import match_slot
-from dibs_conformance.oracle.queue import World
+from dibs_conformance.oracle.queue import OracleWorld
 from dibs_conformance.steps import RecordedOutcome, RecordedSlot, digest
 from dibs_conformance.verbs.actions import ClientCall
 from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, by_ids, step_of_each_id
@@ -17,7 +17,7 @@ def split(call: ClientCall) -> Iterator[CallPart]:
         yield CallPart(call, "get", id, slot, apply)
 
 
-def apply(world: World, part: CallPart, now: int) -> None:
+def apply(world: OracleWorld, part: CallPart, now: int) -> None:
     queue, id = part.call.queue, part.request
     match_slot(world.numbering, (queue, id), world.oracle.get(queue, id), part.answer, now)
 

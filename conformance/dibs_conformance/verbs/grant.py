@@ -13,7 +13,7 @@ from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.queue import OracleLease, World
+from dibs_conformance.oracle.queue import OracleLease, OracleWorld
 from dibs_conformance.verbs.actions import LONG_TTL, SHORT_TTL, ClientCall, ClientState
 from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, read_scenes
 
@@ -23,7 +23,7 @@ def step(oracle: Oracle, queues: Iterable[str], lease: str, ttl: int, holder: st
         oracle.queue(queue).leases[lease] = OracleLease(holder, now + ttl)
 
 
-def apply(world: World, part: CallPart, now: int) -> None:
+def apply(world: OracleWorld, part: CallPart, now: int) -> None:
     if part.answered:
         args = part.request
         step(world.oracle, [part.call.queue], part.answer.lease, args["ttl"], args["holder"], now)

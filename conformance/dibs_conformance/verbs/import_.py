@@ -12,7 +12,7 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import return_to_waiting
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind
-from dibs_conformance.oracle.queue import World
+from dibs_conformance.oracle.queue import OracleWorld
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import START, ClientAction, ClientState
 from dibs_conformance.verbs.verb import (
@@ -64,7 +64,7 @@ def step(oracle: Oracle, queue: str, id: str, record: IdRecord, now: int) -> Non
         return_to_waiting(target, record, Release(), now)
 
 
-def apply(world: World, part: CallPart, now: int) -> None:
+def apply(world: OracleWorld, part: CallPart, now: int) -> None:
     """Import one record of an id that waits, or of an id with an outcome only."""
     queue, id, slot = part.call.queue, part.request.id, part.request.slot
     known = world.oracle.queue(queue).record(id)
@@ -77,7 +77,7 @@ def apply(world: World, part: CallPart, now: int) -> None:
         step(world.oracle, queue, id, IdRecord(current=slot.current, outcome=slot.outcome), now)
 
 
-def add_numbers(world: World, scope: tuple[str, str], slot: Slot) -> None:
+def add_numbers(world: OracleWorld, scope: tuple[str, str], slot: Slot) -> None:
     """Map the numbers of an imported slot to themselves. They are below all that the oracle draws."""
     parts = [part for part in (slot.current, slot.outcome) if part is not None]
     numbers: list[tuple[NumberKind, int]] = [("revision", part.revision) for part in parts]

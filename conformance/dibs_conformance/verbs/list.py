@@ -15,7 +15,7 @@ from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import CursorRange, LockstepCore, MachineBase
 from dibs_conformance.oracle.matching import match_slot
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.queue import STATES, World, states_of_record
+from dibs_conformance.oracle.queue import STATES, OracleWorld, states_of_record
 from dibs_conformance.verbs.actions import IDS, ClientCall
 from dibs_conformance.verbs.verb import CallPart, Verb, read_races
 
@@ -72,7 +72,7 @@ def split_reading(call: ClientCall) -> Iterator[CallPart]:
         yield CallPart(call, "absent", id, None, apply_absent, is_pure=True)
 
 
-def apply_found(world: World, part: CallPart, now: int) -> None:
+def apply_found(world: OracleWorld, part: CallPart, now: int) -> None:
     """Compare an id of a listing or an export. Raises Mismatch if the id is not in the state."""
     queue, id, slot = part.call.queue, part.request, part.answer
     found = [found for found, _ in part.call.answer]
@@ -85,12 +85,12 @@ def apply_found(world: World, part: CallPart, now: int) -> None:
         raise Mismatch(f"{part.operation} has {id!r}, which is not in the state {state}")
 
 
-def apply_absent(world: World, part: CallPart, now: int) -> None:
+def apply_absent(world: OracleWorld, part: CallPart, now: int) -> None:
     if is_listed(world, part, now):
         raise Mismatch(f"{part.call.operation} lacks {part.request!r}")
 
 
-def is_listed(world: World, part: CallPart, now: int) -> bool:
+def is_listed(world: OracleWorld, part: CallPart, now: int) -> bool:
     """Return whether the listing or the export of the call must have the id of the part at this moment."""
     record = world.oracle.get(part.call.queue, part.request)
     state = part.call.args.get("state")

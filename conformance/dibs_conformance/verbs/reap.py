@@ -15,7 +15,7 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import return_to_waiting
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.queue import OracleQueue, World
+from dibs_conformance.oracle.queue import OracleQueue, OracleWorld
 from dibs_conformance.verbs.drop import check_choice
 from dibs_conformance.verbs.verb import ANY_ID, CallEncoding, CallPart, StepFields, Verb, read_scenes
 
@@ -49,7 +49,7 @@ def reap_one(queue: OracleQueue, id: str, now: int) -> ReapedJob:
     return ReapedJob(id, run.fence, "released" if dropped else "stalled")
 
 
-def apply(world: World, part: CallPart, now: int) -> None:
+def apply(world: OracleWorld, part: CallPart, now: int) -> None:
     queue = world.oracle.queue(part.call.queue)
     due = expired_ids(queue, now)
     if not part.answered:

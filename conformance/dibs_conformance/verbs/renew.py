@@ -14,7 +14,7 @@ from dibs_conformance.lockstep import LockstepCore, MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.queue import OracleQueue, World
+from dibs_conformance.oracle.queue import OracleQueue, OracleWorld
 from dibs_conformance.verbs.actions import SHORT_TTL
 from dibs_conformance.verbs.verb import (
     CallEncoding,
@@ -48,7 +48,7 @@ def comparable(answer: RenewResult, expected: RenewResult) -> RenewResult:
     return replace(answer, cancel_requested=requested, expires_at=ends)
 
 
-def apply(world: World, part: CallPart, now: int) -> None:
+def apply(world: OracleWorld, part: CallPart, now: int) -> None:
     queue = part.call.queue
     expected = step(world.oracle, [queue], part.request["lease"], part.request["ttl"], now)[queue]
     if part.answered:

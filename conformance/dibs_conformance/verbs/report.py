@@ -12,7 +12,7 @@ from dibs.model.results import ReportStatus
 from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.queue import World
+from dibs_conformance.oracle.queue import OracleWorld
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import ClientAction, ClientState
 from dibs_conformance.verbs.verb import (
@@ -57,7 +57,7 @@ def step(
     return "reported"
 
 
-def apply(world: World, part: CallPart, _: int) -> None:
+def apply(world: OracleWorld, part: CallPart, _: int) -> None:
     queue, id, request = part.call.queue, part.request["id"], part.request
     fence = world.numbering.expected("fence", (queue, id), request["fence"])
     expected = step(world.oracle, queue, id, fence, request["progress"], request["memo"])

@@ -32,7 +32,7 @@ from dibs_conformance.lockstep import LockstepCore, MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.changes import end_current, end_kind, end_run, return_to_waiting
 from dibs_conformance.oracle.ids import IdRecord, OneOf
-from dibs_conformance.oracle.queue import OracleQueue, World
+from dibs_conformance.oracle.queue import OracleQueue, OracleWorld
 from dibs_conformance.steps import FOLLOWED, digest
 from dibs_conformance.verbs.actions import (
     ClientAction,
@@ -155,7 +155,7 @@ def hand_off(queue: OracleQueue, record: IdRecord, now: int) -> SettleResult:
 # -- beside other clients ----------------------------------------------------------------------------
 
 
-def apply(world: World, part: CallPart, now: int) -> None:
+def apply(world: OracleWorld, part: CallPart, now: int) -> None:
     queue, id = part.call.queue, part.request.id
     fence = world.numbering.expected("fence", (queue, id), part.request.fence)
     [expected] = step(world.oracle, queue, [replace(part.request, fence=fence)], now)

@@ -23,7 +23,7 @@ from attrs import field, frozen
 from dibs_conformance.lockstep import LockstepCore
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.queue import World
+from dibs_conformance.oracle.queue import OracleWorld
 from dibs_conformance.verbs.actions import ClientAction, ClientCall, ClientState, read_action, read_actions
 
 #: Stands for every id: the ids that the call changed are unknown.
@@ -90,7 +90,7 @@ class CallPart:
 
 
 #: Applies a part at a time in ms to a possible world. Raises Mismatch for another answer than the oracle's.
-ApplyPart = Callable[[World, CallPart, int], None]
+ApplyPart = Callable[[OracleWorld, CallPart, int], None]
 
 
 @frozen(kw_only=True)
@@ -232,7 +232,7 @@ def compare_call(world: LockstepCore, verb: Verb, queue: str, args: Mapping[str,
         part.apply(world, part, world.now)
 
 
-def check_answer(world: World, part: CallPart, id: str, expected: Any) -> None:
+def check_answer(world: OracleWorld, part: CallPart, id: str, expected: Any) -> None:
     """Raise Mismatch if the part has an answer that differs from the oracle's."""
     if part.answered:
         match(world.numbering, (part.call.queue, id), expected, part.answer)
@@ -255,7 +255,7 @@ def ids_in_arguments(call: ClientCall) -> Iterator[str]:
 def apply_to_id(step: Callable[..., Sequence[Any]]) -> ApplyPart:
     """Return the `apply` of a verb on a list of ids. `step` is its model step, with the same arguments."""
 
-    def apply(world: World, part: CallPart, now: int) -> None:
+    def apply(world: OracleWorld, part: CallPart, now: int) -> None:
         named = {name: value for name, value in part.call.args.items() if name != "ids"}
         [expected] = step(world.oracle, part.call.queue, [part.request], now, **named)
         check_answer(world, part, part.request, expected)
