@@ -116,8 +116,8 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "lua_serve_claims_in_the_first_queue": (
         "a step leaves the other queues alone",
         "serve",
-        "if limit > 0 then claimed = claim_after(prefix,",
-        "if limit > 0 then claimed = claim_after(KEYS[1],",
+        "if settled == 0 then return claim_step(queue.prefix,",
+        "if settled == 0 then return claim_step(KEYS[1],",
     ),
     "lua_keys_are_remembered_for_ever": (
         "a request_key acts once: within its time",

@@ -19,12 +19,15 @@
 
 local MAX_RUNS = 1000
 
--- Return the claim of a step, and the number of its jobs. After settlements an error of the claim must not hide their
--- answers; the next claim raises the error.
-local function claim_after(prefix, now, settled, limit)
-  if settled == 0 then return claim_step(prefix, ARGV[1], ARGV[2], limit) end
-  local claims, claimed = pcall(claim_step, prefix, ARGV[1], ARGV[2], limit)
-  return claims and claimed or {'claimed', now, '', '0', {}}
+-- Return the claim of a step in an open queue. After settlements an error of the claim must not hide their answers; the next
+-- claim raises the error. Most queues have no waiting job then, and the claim need not open the queue again.
+local function claim_after(queue, settled, limit)
+  if settled == 0 then return claim_step(queue.prefix, ARGV[1], ARGV[2], limit) end
+  local claims, claimed = pcall(function()
+    if has_waiting(queue) then return claim_step(queue.prefix, ARGV[1], ARGV[2], limit) end
+    return claim_reply(queue, live_lease(queue, ARGV[2]) and 'claimed' or 'lost', {})
+  end)
+  return claims and claimed or {'claimed', decimal(queue.now), '', '0', {}}
 end
 
 local function serve_step(prefix, name, fail_prefix, settlements, limit, at)
@@ -34,7 +37,7 @@ local function serve_step(prefix, name, fail_prefix, settlements, limit, at)
     answers = settle_all(queue, name, fail_prefix, ARGV[1], settlements, at)
     commit(true)
   end
-  if limit > 0 then claimed = claim_after(prefix, now, settlements, limit) end
+  if limit > 0 then claimed = claim_after(queue, settlements, limit) end
   -- A claim that changed no job has written no plan. The next step must not commit this queue.
   opened = {}
   return {now, answers, claimed}

@@ -46,6 +46,7 @@ local function claim_step(prefix, manual, lease, limit)
   end
   -- Read next_due before the jobs: a claim takes only jobs that are due now, and next_due is later than now.
   local due = next_due(queue)
+  if #queue.priorities == 0 and not queue.keyed then return claim_reply(queue, 'claimed', {}) end
   local reply, gave_up = claim_due(queue, lease, found.holder, claimable(queue, limit))
   -- An enqueue of many jobs releases only one blocking claim. A claim that reached its limit
   -- releases the next blocking claim for the remaining jobs (release_blocking_claim in commit.lua).

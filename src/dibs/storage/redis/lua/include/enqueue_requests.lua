@@ -44,7 +44,7 @@ end
 -- it is nil if nothing is kept.
 local function enqueue_requests(skipped, store_batch)
   local queue, args, before = open_queue(KEYS[1], ARGV[1]), ARGV, 1 + skipped
-  local ids, answers, outcomes, first_ids = {}, {}, {}, {}
+  local ids, answers = {}, {}
   for i = 1 + before, #args, 2 do ids[#ids + 1] = args[i] end
   prefetch(queue, 'waiting', ids)
   prefetch(queue, 'active', ids)
@@ -79,7 +79,7 @@ local function enqueue_requests(skipped, store_batch)
     return answers[1]
   end
 
-  local keys = {}
+  local keys, outcomes, first_ids = {}, {}, {}
   for i = 1, #ids do keys[#keys + 1] = request_key_of(args[2 * i + before]) end
   if #keys > 0 then prefetch(queue, 'keys', keys) end
 

@@ -253,6 +253,10 @@ end
 local function prefetch(queue, name, ids)
   local values = known_values(queue, name)
   queue.proven[name] = #ids > 0
+  if #ids == 1 then
+    values[ids[1]] = call('HGET', queue.prefix .. name, ids[1])
+    return
+  end
   for from = 1, #ids, CHUNK do
     local found = call('HMGET', queue.prefix .. name, unpack(ids, from, math.min(from + CHUNK - 1, #ids)))
     for i = 1, #found do values[ids[from + i - 1]] = found[i] end
