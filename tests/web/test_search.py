@@ -1,9 +1,10 @@
-"""The search for ids by their beginning: a scan of all queues that says how far it looked."""
+"""The search by the beginning of ids, arguments and errors: it says how far its scan looked."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 
@@ -32,12 +33,12 @@ async def test_ids_are_found_by_their_beginning_in_all_queues_and_states(any_url
         await blue.cancel("ORDER-5")
 
         page = await reader.text("/search", text="order-")
-        hidden = await reader.text("/search", text="rder-")
+        hidden = await reader.text("/search", text="rder-5")
 
     assert [("blue", "order-4"), *(("red", f"order-{n}") for n in (1, 2, 3))] == ids_of(page)
     assert "6 entries were read, and 2 of 2 queues to the end." in page
     assert [] == ids_of(hidden)
-    assert "no id that was read begins with it" in hidden
+    assert "no entry that was read has it" in hidden
 
 
 @pytest.mark.usefixtures("unexamined")
@@ -85,8 +86,25 @@ async def test_an_exact_id_leads_to_its_job_and_the_scan_is_offered_with_several
         scanned = await reader.text("/search", text="a", prefix="1")
 
     assert 200 == exact.status_code
-    assert "Look for ids that begin with it" in two
+    assert "Look for it at the beginning of ids" in two
     assert [("red", "ab")] == [each for each in set(ids_of(scanned)) if each[1] == "ab"]
+
+
+async def test_arguments_and_errors_are_searched() -> None:
+    def redact(_queue: str, part: str, value: Any) -> Any:
+        return {**value, "card": "…"} if part == "data" and "card" in value else value
+
+    async with Dibs("memory:") as app, browse(dibs_web(app, redact=redact, allow="read")) as reader:
+        await app.queue("orders").enqueue({"city": "Lisbon"}, id="1")
+        await app.queue("orders").enqueue({"card": "4242"}, id="2")
+        await fail(app.queue("mails"), "3", "ValueError", "no route to Lisbon")
+
+        found = await reader.text("/search", text="lisbon")
+        hidden = await reader.text("/search", text="4242")
+
+    assert [("mails", "3"), ("orders", "1")] == sorted(ids_of(found))
+    assert "no route to Lisbon" in found
+    assert [] == ids_of(hidden)
 
 
 async def test_a_hostile_id_is_escaped() -> None:

@@ -248,7 +248,7 @@ class Routes:
                 model = await self.pages.read(key)
             except DibsError as error:
                 return self._failed(request, frame, error)
-            if page.name == "search" and len(model.found) == 1 and not (model.names or model.prefixed):
+            if page.name == "search" and len(model.found) == 1 and not (model.names or model.scan):
                 [(queue, _)] = model.found
                 base = _variant(request).base
                 return RedirectResponse(link(base, "job", queue=queue, id=model.text), 303)
