@@ -325,6 +325,10 @@ A run under a lease is finished: only its holder may end it. Then its outcome ex
     grant; enqueue a; claim; finish complete a; fail a retention=failed:5; wait 5; retry_failed a
 Six runs stall and are reaped in portions. The jobs count as retrying, and each stall is logged.
     grant 10; enqueue {{a-f}}; claim; wait 10; reap 3; reap 5; counts; events
+A lease is dropped with one of its two runs, renewed and used: it is lost, and its other run is reaped.
+    grant 10; enqueue a b; claim; drop 1; renew 10; claim; reap; wait 10; renew 10; claim; reap
+A scheduled job fails, and its fail job names the time at which it was due.
+    grant hour q q!fail; set fail_handler=yes; enqueue a@5; wait 6; claim; fail a; claim in=q!fail
 A run is asked to stop twice, and handed off twice: it ends as cancelled.
     set log_level=all; grant; enqueue a; claim; cancel a running=yes; cancel a running=yes; events
     hand_off a; hand_off a
