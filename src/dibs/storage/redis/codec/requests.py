@@ -167,7 +167,7 @@ def decode_claim(reply: list[Any]) -> tuple[ClaimResult, bool]:
         jobs=claimed,
         now=int(now),
         next_due=int(due) if due else None,
-        token=work_token(token.decode(), due.decode() if due else ""),
+        token=work_token(str(token), due.decode() if due else ""),
         lost=status == b"lost",
     )
     return claim, status == b"incomplete"

@@ -127,7 +127,7 @@ local function forget(id)
   if read_field(queue, 'outcomes', id) then remove_outcome(queue, id) end
   set_field(queue, 'dropped', id, false)
   if not job and not ended and not is_damaged then return 0 end
-  queue.ended_ids[#queue.ended_ids + 1] = id
+  note_end(queue, id)
   log_change(queue, 'forgotten', id)
   return 1
 end

@@ -61,7 +61,7 @@ end
 local clocks = call('ZRANGEBYSCORE', queue.prefix .. 'clocks', '-inf', decimal(queue.now * 1000), 'LIMIT', 0, limit)
 for _, key in ipairs(clocks) do plan(queue, 'zset', 'clocks', key, false) end
 expect_type(queue.prefix .. 'log', 'stream')
-check_plan()
+check_queue(queue)
 local oldest = queue.now - queue.log_age
 local events, left, bad = trim_log(queue, function(at, size) return at < oldest or size > queue.log_bytes end)
 if bad then

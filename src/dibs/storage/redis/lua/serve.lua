@@ -27,12 +27,12 @@ local function claim_after(queue, settled, limit)
     if has_waiting(queue) then return claim_step(queue.prefix, ARGV[1], ARGV[2], limit) end
     return claim_reply(queue, live_lease(queue, ARGV[2]) and 'claimed' or 'lost', {})
   end)
-  return claims and claimed or {'claimed', decimal(queue.now), '', '0', {}}
+  return claims and claimed or {'claimed', queue.now, '', 0, {}}
 end
 
 local function serve_step(prefix, name, fail_prefix, settlements, limit, at)
   local queue, answers, claimed = open_queue(prefix, ARGV[1]), '', ''
-  local now = decimal(queue.now)
+  local now = queue.now
   if settlements > 0 then
     answers = settle_all(queue, name, fail_prefix, ARGV[1], settlements, at)
     commit(true)

@@ -73,21 +73,22 @@ local function add_to_successor(queue, request, number)
   return STATUS_BLOCKED, found, successor.first
 end
 
--- Add a new job that is due now, without a key, to the list of its priority. Return its number.
-local function add_listed(queue, id, priority, data)
-  local number, new_records = next_number(queue), queue.new_records
+-- Add a new job that is due now, without a key, to the list of its priority; `name` is the priority as text. Return its
+-- number.
+local function add_listed(queue, id, priority, name, data)
+  local number, new_records = next_number(queue), own(queue, 'new_records')
   local text, n = listed_record(priority, number, queue.now, data), #new_records
   new_records[n + 1], new_records[n + 2], queue.fields.waiting[id] = id, text, text
-  local entries = queue.list_entries[priority] or new_entries(queue, priority)
+  local entries = queue.list_entries[name] or new_entries(queue, name)
   entries[#entries + 1] = sub(text, 4, 11) .. id
   if queue.log_level == 'all' then log_change(queue, 'queued', id, sub(text, 1, LISTED_HEAD)) end
   return number
 end
 
 local function enqueue_new(queue, request)
-  if request.run_at == queue.now and band(string.byte(request.data), HAS_KEY) == 0
-    and list_takes_more(queue, request.priority) then
-    return add_listed(queue, request.id, request.priority, request.data)
+  if request.run_at == queue.now and band(string.byte(request.data), HAS_KEY) == 0 then
+    local name = priority_text(request.priority)
+    if list_takes_more(queue, name) then return add_listed(queue, request.id, request.priority, name, request.data) end
   end
   local job = new_job(request, queue.now, next_number(queue))
   add_to_order(queue, job, true)

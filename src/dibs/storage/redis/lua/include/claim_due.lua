@@ -11,12 +11,18 @@ local MAX_WINDOW, MAX_STALE = 400, 4000
 -- Return the priorities of the waiting jobs, highest first, and those of jobs without a key as a set. Call it after next_due.
 local function descending_priorities(queue)
   local found, plain = queue.priorities, {}
-  for _, priority in ipairs(found) do plain[priority] = true end
-  for _, priority in ipairs(queue.keyed and call('HKEYS', queue.prefix .. 'key_priorities') or {}) do
+  for i = 1, #found do plain[found[i]] = true end
+  for _, priority in ipairs(queue.keyed and call('HKEYS', queue.prefix .. 'key_priorities') or EMPTY) do
     if not plain[priority] then found[#found + 1] = priority end
   end
   if #found > 1 then table.sort(found, function(a, b) return tonumber(a) > tonumber(b) end) end
   return found, plain
+end
+
+-- Return the records of waiting jobs. The reply of HGET takes half of the instructions of that of HMGET.
+local function read_waiting_records(queue, ids)
+  if #ids == 1 then return {call('HGET', queue.prefix .. 'waiting', ids[1])} end
+  return call('HMGET', queue.prefix .. 'waiting', unpack(ids))
 end
 
 -- Return up to `wanted` jobs from the head of the list `due:P` of a priority P, as ids and records. Stale entries (entries of
@@ -27,10 +33,10 @@ local function read_list(queue, priority, wanted)
   local list = {ids = ids, records = records, stale = stale, gave_up = false}
   while count < wanted do
     local from, found = count + #stale, {}
-    local entries = call('LRANGE', queue.prefix .. 'due:' .. priority, from, from + window - 1)
+    local entries = call('LRANGE', queue.prefix .. 'due:' .. priority, small_text(from), small_text(from + window - 1))
     if #entries == 0 then break end
     for i = 1, #entries do found[i] = sub(entries[i], 9) end
-    local texts = call('HMGET', queue.prefix .. 'waiting', unpack(found))
+    local texts = read_waiting_records(queue, found)
     for i = 1, #entries do
       local text = texts[i]
       if text and is_of_entry(text, entries[i]) then
@@ -82,7 +88,7 @@ local function read_members(queue, members)
   if #members == 0 then return {}, {} end
   local ids = {}
   for n, member in ipairs(members) do ids[n] = sub(member, 9) end
-  local records = call('HMGET', queue.prefix .. 'waiting', unpack(ids))
+  local records = read_waiting_records(queue, ids)
   for n, member in ipairs(members) do
     -- A member of the set without its record is damage, too: set members are never stale.
     check_waiting(queue, ids[n], records[n])
@@ -118,7 +124,7 @@ end
 local function select_priority(queue, priority, limit, claim, plain)
   local wanted = limit - #claim.ids
   local list = plain and read_list(queue, priority, wanted) or NO_LIST
-  local members = plain and queue.due_sets[priority] and due_set_entries(queue, priority, wanted) or {}
+  local members = plain and queue.due_sets[priority] and due_set_entries(queue, priority, wanted) or EMPTY
   local heads = queue.keyed and head_reader(queue, priority, wanted)
   local listed, added = #list.ids, 0
   if #claim.ids == 0 and #members == 0 and not heads then

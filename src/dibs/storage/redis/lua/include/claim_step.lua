@@ -27,8 +27,9 @@ local function earlier(a, b)
   return a and b and math.min(a, b) or a or b
 end
 
+-- Return the reply of a claim. Why no texts for its numbers: Redis sends a number with 3,000 instructions less.
 local function claim_reply(queue, status, reply, due)
-  return {status, decimal(queue.now), due and decimal(due) or '', decimal(queue.work), reply}
+  return {status, queue.now, due and decimal(due) or '', queue.work, reply}
 end
 
 local function claim_step(prefix, manual, lease, limit)

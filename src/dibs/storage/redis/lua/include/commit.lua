@@ -4,22 +4,24 @@
 -- @include event_log
 -- @include groups
 
-local function check_plan()
-  for _, queue in pairs(opened) do
+local function check_queue(queue)
+  if queue.plan ~= EMPTY then
     for name, planned in pairs(queue.plan) do check_key(queue, name, planned.kind) end
-    for _, batch in ipairs(queue.batches) do check_key(queue, batch.name, batch.kind) end
-    if #queue.new_records > 0 then check_key(queue, 'waiting', 'hash') end
-    check_order_types(queue)
-    if queue.touched then limits.check_types(queue) end
-    if queue.kept_counts then expect_type(queue.prefix .. 'ends', 'hash') end
-    check_log_type(queue)
   end
+  local batches = queue.batches
+  for i = 1, #batches, 4 do check_key(queue, batches[i + 1], batches[i]) end
+  if #queue.new_records > 0 then check_key(queue, 'waiting', 'hash') end
+  check_order_types(queue)
+  if queue.touched then limits.check_types(queue) end
+  if queue.kept_counts then check_key(queue, 'ends', 'hash') end
+  check_log_type(queue)
 end
 
 local function write_batches(queue, removes)
-  for _, batch in ipairs(queue.batches) do
-    if batch.removes == removes then
-      send_chunked((removes and REMOVE or ADD)[batch.kind], queue.prefix .. batch.name, batch.args)
+  local batches = queue.batches
+  for i = 1, #batches, 4 do
+    if batches[i + 2] == removes then
+      send_chunked((removes and REMOVE or ADD)[batches[i]], queue.prefix .. batches[i + 1], batches[i + 3])
     end
   end
 end
@@ -28,27 +30,31 @@ local function write_new_records(queue)
   if #queue.new_records > 0 then send_chunked('HSET', queue.prefix .. 'waiting', queue.new_records) end
 end
 
--- Remove members first, because that frees memory for the additions.
-local function write_plan()
-  for _, queue in pairs(opened) do
-    write_batches(queue, true)
-    for name, planned in pairs(queue.plan) do
-      send_chunked(REMOVE[planned.kind], queue.prefix .. name, removals(planned))
-    end
+local function write_planned(queue, commands, arguments_of)
+  if queue.plan == EMPTY then return end
+  for name, planned in pairs(queue.plan) do
+    send_chunked(commands[planned.kind], queue.prefix .. name, arguments_of(planned))
   end
-  for _, queue in pairs(opened) do
-    write_new_records(queue)
-    write_batches(queue, false)
-    for name, planned in pairs(queue.plan) do
-      send_chunked(ADD[planned.kind], queue.prefix .. name, additions(planned))
-    end
+end
+
+-- Remove members first, because that frees memory for the additions.
+local function write_plan(queues)
+  for i = 1, #queues do
+    write_batches(queues[i], true)
+    write_planned(queues[i], REMOVE, removals)
+  end
+  for i = 1, #queues do
+    write_new_records(queues[i])
+    write_batches(queues[i], false)
+    write_planned(queues[i], ADD, additions)
   end
 end
 
 -- Write the changes of the number of outcomes in the short form. Without such outcomes each entry of `ends:AGE` is stale.
 local function write_kept_counts(queue)
-  for age, count in pairs(queue.kept_counts or {}) do
-    if call('HINCRBY', queue.prefix .. 'ends', age, count) <= 0 then
+  if not queue.kept_counts then return end
+  for age, count in pairs(queue.kept_counts) do
+    if call('HINCRBY', queue.prefix .. 'ends', age, small_text(count)) <= 0 then
       call('HDEL', queue.prefix .. 'ends', age)
       call('DEL', queue.prefix .. 'ends:' .. age)
     end
@@ -107,17 +113,23 @@ end
 -- write is a DEL of a missing key, otherwise an HSET: the plan itself may begin with a removal. So a full server accepts
 -- settlements, returns and renewals, and it refuses each enqueue as a whole.
 local function commit(even_if_full)
-  check_plan()
-  if even_if_full then call('DEL', KEYS[1] .. 'nothing') end
+  -- One walk of `opened`: each costs 1,700 instructions.
+  local queues = {}
   for _, queue in pairs(opened) do
+    queues[#queues + 1] = queue
+    check_queue(queue)
+  end
+  if even_if_full then call('DEL', KEYS[1] .. 'nothing') end
+  for i = 1, #queues do
+    local queue = queues[i]
     queue.work_before = queue.work
     take_numbers(queue)
     write_state(queue)
   end
-  write_plan()
-  for _, queue in pairs(opened) do
-    write_rest(queue)
-    publish(queue)
+  write_plan(queues)
+  for i = 1, #queues do
+    write_rest(queues[i])
+    publish(queues[i])
   end
   opened = {}
 end

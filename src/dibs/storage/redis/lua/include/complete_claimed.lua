@@ -11,12 +11,14 @@
 -- @include settle_one
 
 local find, byte = string.find, string.byte
+local DEFAULT_COMPLETED_AGE = string.match(DEFAULT_RETENTION, '^%d+')
 local MAX_CLASS, MAX_DURATION, MAX_LEAD = 2 ^ 24 - 1, 2 ^ 24 - 1, 255
 
 -- Return the age of a completed outcome in this queue as text ('*' for ever, '0' for none), and whether it keeps the data.
 local function completed_age(queue)
-  local age, keep = string.match(queue.retention, '^([^,]*),[^,]*,[^,]*,([^,]*)$')
-  return age ~= '' and age or string.match(DEFAULT_RETENTION, '^%d+'), find(keep, 'c', 1, true) ~= nil
+  local age, keep = DEFAULT_COMPLETED_AGE, ''
+  if queue.retention ~= ',,,' then age, keep = string.match(queue.retention, '^([^,]*),[^,]*,[^,]*,([^,]*)$') end
+  return age ~= '' and age or DEFAULT_COMPLETED_AGE, find(keep, 'c', 1, true) ~= nil
 end
 
 -- Return the number of a class, and note that an outcome of it is kept until `expires_at`.
@@ -30,7 +32,7 @@ local function use_class(queue, age, holder)
       set_field(queue, 'classes', field, value)
     end
   end
-  plan(queue, 'zset', 'class_ends', class, age == '*' and '+inf' or decimal(queue.now + tonumber(age)))
+  plan_many(queue, 'zset', 'class_ends', false, {age == '*' and '+inf' or decimal(queue.now + tonumber(age)), class})
   return tonumber(class)
 end
 
@@ -69,7 +71,7 @@ local function completer(queue)
   local general = HAS_RETENTION + HAS_KEY + (keeps and HAS_ATTRIBUTES or 0)
   local active, successors, outcomes = queue.fields.active, queue.fields.successors, queue.fields.outcomes
   local drops_ranges = not keeps and call('EXISTS', queue.prefix .. 'dropped') == 1
-  local ended, stored, gone, held = queue.ended_ids, {}, nil, {}
+  local ended, stored, gone, held = own(queue, 'ended_ids'), {}, nil, {}
   -- The open group: the bytes that all its records begin with, what they share, and what follows from it.
   local start, group, shared, leased
   local ids, heads, count, indexed = {}, {}, 0, {}
@@ -157,13 +159,14 @@ local function settle_all(queue, name, fail_prefix, manual, count, at)
   prefetch_if_any(queue, 'outcomes', ids)
   local complete, finish = completer(queue)
   local then_at = at + 2 * count
-  local fail_queue = {name = name, open = function() return open_queue(fail_prefix, manual) end}
+  local fail_queue
   for i = 1, count do
     local id, text = ids[i], ARGV[at + 2 * i - 1]
     if complete(id, text) then
       answers[i] = DONE_ANSWER
     else
       finish()
+      fail_queue = fail_queue or {name = name, open = function() return open_queue(fail_prefix, manual) end}
       answers[i], then_at = settle_packed(queue, id, text, fail_queue, manual, then_at)
     end
   end

@@ -51,6 +51,6 @@ local function drop_successor(queue, job)
   set_field(queue, 'dropped', job.id, table.concat(parts))
   set_field(queue, 'successors', job.id, false)
   log_attempt(queue, 'cancelled', job.id, encode_head(promoted_job(job.id, successor)))
-  queue.ended_ids[#queue.ended_ids + 1] = job.id
+  note_end(queue, job.id)
   return true
 end

@@ -49,21 +49,21 @@ local function enqueue_requests(skipped, store_batch)
   prefetch(queue, 'waiting', ids)
   prefetch(queue, 'active', ids)
 
-  -- The results of `plain_priority`, by start.
-  local priorities, waiting, active = {}, queue.fields.waiting, queue.fields.active
+  local waiting, active = queue.fields.waiting, queue.fields.active
+  -- The start of the request before, its priority or false, and this priority as text. Most requests of a batch start alike.
+  local last_start, priority, name
 
   -- Return the number of a new job without parsing its request; nil if `accept` must decide.
   local function enqueue_plain(i)
     local id, text = ids[i], args[2 * i + before]
     local start = sub(text, 1, HEAD_SIZE + 1)
-    local priority = priorities[start]
-    if priority == nil then
-      priority = plain_priority(start)
-      priority = priority and list_takes_more(queue, priority) and priority
-      priorities[start] = priority
+    if start ~= last_start then
+      last_start, priority = start, plain_priority(start)
+      name = priority and priority_text(priority)
+      priority = priority and list_takes_more(queue, name) and priority
     end
     if priority and not waiting[id] and not active[id] then
-      return add_listed(queue, id, priority, sub(text, HEAD_SIZE + 1))
+      return add_listed(queue, id, priority, name, sub(text, HEAD_SIZE + 1))
     end
   end
 

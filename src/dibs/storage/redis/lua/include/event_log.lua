@@ -30,7 +30,8 @@ local GROUP = 128
 
 local function append_event(queue, kind, id, head, error, result)
   local has = (head and 1 or 0) + (error and 2 or 0) + (result and 4 or 0)
-  queue.events[#queue.events + 1] = pack('>BBI2', EVENT_KINDS[kind], has, #id) .. id .. (head or '')
+  local events = own(queue, 'events')
+  events[#events + 1] = pack('>BBI2', EVENT_KINDS[kind], has, #id) .. id .. (head or '')
     .. (error and sized(error) or '') .. (result and sized(result) or '')
 end
 
@@ -46,7 +47,8 @@ end
 local function log_completions(queue, count, ids, group, heads)
   if queue.log_level == 'off' then return end
   local has = group.place_size > 15 and 8 or 0
-  queue.events[#queue.events + 1] = pack('>BBI2I4', GROUP + EVENT_KINDS.completed, has, count, #ids) .. ids .. group.times
+  local events = own(queue, 'events')
+  events[#events + 1] = pack('>BBI2I4', GROUP + EVENT_KINDS.completed, has, count, #ids) .. ids .. group.times
     .. group.priority .. group.sized_holder .. heads
   queue.grouped_events = (queue.grouped_events or 0) + count - 1
 end

@@ -66,7 +66,7 @@ local function first_of_line(queue, priority, key)
 end
 
 local function has_reopening(queue)
-  if queue.checked.reopening == nil then queue.checked.reopening = key_call(queue, 'EXISTS', 'reopening') == 1 end
+  if queue.checked.reopening == nil then own(queue, 'checked').reopening = key_call(queue, 'EXISTS', 'reopening') == 1 end
   return queue.checked.reopening
 end
 

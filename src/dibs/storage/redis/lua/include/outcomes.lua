@@ -41,8 +41,9 @@ local function cached_retention(queue, kind, settlement, job)
   -- A failure in a fail queue is kept for ever, unless the settlement or the job sets an age.
   if settlement.in_fail_queue then table.insert(sources, 3, ',*,,') end
   local key = kind .. table.concat(sources)
-  queue.retentions[key] = queue.retentions[key] or resolve_retention(kind, sources)
-  return queue.retentions[key]
+  local known = own(queue, 'retentions')
+  known[key] = known[key] or resolve_retention(kind, sources)
+  return known[key]
 end
 
 -- Return the record of an outcome, and its score in the ordered set of its kind. `parts` is a table with kind, ended_at,
@@ -115,7 +116,7 @@ end
 
 -- Return whether the ordered set of a kind exists, or this step plans a write to it.
 local function may_have_members(queue, name)
-  if queue.checked[name] == nil then queue.checked[name] = call('EXISTS', queue.prefix .. name) == 1 end
+  if queue.checked[name] == nil then own(queue, 'checked')[name] = call('EXISTS', queue.prefix .. name) == 1 end
   return queue.checked[name] or queue.plan[name] ~= nil
 end
 
@@ -136,7 +137,7 @@ local function store_outcome(queue, id, kind, text, score)
       plan(queue, 'zset', name, id, false)
     end
   end
-  queue.ended_ids[#queue.ended_ids + 1] = id
+  note_end(queue, id)
 end
 
 local function remove_outcome(queue, id)
@@ -145,7 +146,7 @@ local function remove_outcome(queue, id)
     set_field(queue, 'outcomes', id, false)
     for _, name in ipairs(OUTCOME_KINDS) do plan(queue, 'zset', name, id, false) end
   end
-  queue.ended_ids[#queue.ended_ids + 1] = id
+  note_end(queue, id)
 end
 
 -- Plan the write of the outcome of a job that ends now. With a retention of none, only the older outcome
