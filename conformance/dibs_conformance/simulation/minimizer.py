@@ -37,7 +37,8 @@ def _smaller(result: Result) -> Iterator[tuple[Options, str]]:
     options = result.options
     seconds = options.hours * 3600
     machines = options.workers + options.producers
-    if result.simulated + 1 < seconds:
+    # More than a second, because hours are rounded: the same step would be tried for ever.
+    if result.simulated + 2 < seconds:
         yield replace(options, hours=(result.simulated + 1) / 3600), f"{result.simulated:.0f} s"
     _, faults = draw_faults(options.seed, seconds, machines)
     present = [
