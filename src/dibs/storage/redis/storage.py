@@ -334,7 +334,7 @@ class RedisStorage(RedisSession):
         self, step: QueueStep, batch: SettlementBatch, reply: StepReply, lease: str, now: int | None
     ) -> SettleAndClaimResult:
         at, settled, claimed = reply
-        claim = ClaimResult(now=int(at))
+        claim = ClaimResult(now=at)
         if step.limit:
             claim = await self._finish_claim(step.queue, lease, step.limit, now, claimed)
         return SettleAndClaimResult(tuple(batch.decode(settled)), claim)

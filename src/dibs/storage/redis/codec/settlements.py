@@ -192,7 +192,12 @@ def _kind_number(action: SettleAction) -> int:
 
 
 #: The time in ms, the packed answers to the settlements, and the reply of the claim; b"" for no claim.
-StepReply = tuple[bytes, bytes, Any]
+StepReply = tuple[int, bytes, Any]
+
+
+#: The numbers of a step: indexes in KEYS of its queue and of its fail queue, and the numbers of its
+#: settlements, of its follow-ups, and of the jobs to claim.
+_STEP: Final = Layout(">IIIII")
 
 
 @define
@@ -217,15 +222,8 @@ class StepBatch:
         settlements, follow_ups = len(batch.arguments) // 2, batch.follow_ups
         # A step without settlements cannot enqueue a fail job, so it needs no prefix of a fail queue.
         fail_index = self._index_of(batch.targets[0]) if settlements else index
-        self.arguments += (
-            index,
-            queue,
-            fail_index,
-            settlements,
-            len(follow_ups) // 3,
-            limit,
-            *batch.arguments,
-        )
+        numbers = _STEP.pack(index, fail_index, settlements, len(follow_ups) // 3, limit)
+        self.arguments += (numbers, queue, *batch.arguments)
         # A batch counts its own queues; KEYS has the queues of all steps.
         targets = [queue, *batch.targets]
         for number, id, request in zip(follow_ups[::3], follow_ups[1::3], follow_ups[2::3], strict=True):

@@ -6,9 +6,9 @@
 -- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  lease
 -- ARGV[3]  number of steps
--- ARGV[4…] for each step: index of the queue's prefix in KEYS, name of the queue, index of the prefix of its fail queue,
---          number of settlements, number of follow-ups, limit (0 claims no job), then id, settlement, id,
---          settlement, ..., then the follow-ups (storage/redis/lua/include/settle_one.lua)
+-- ARGV[4…] for each step: I4 index of the queue's prefix in KEYS, I4 index of the prefix of its fail queue, I4 number of
+--          settlements, I4 number of follow-ups, I4 limit (0 claims no job) as one argument, name of the queue, then id,
+--          settlement, id, settlement, ..., then the follow-ups (storage/redis/lua/include/settle_one.lua)
 -- Returns  for each step {now, packed answers (settle_one.lua) or '', reply of storage/redis/lua/claim.lua or ''}.
 --          The script stops after MAX_RUNS runs, so that other clients wait for at most some ms; the caller sends the
 --          other steps again. If a step fails after other steps were applied, its reply is the error, and the last one.
@@ -45,11 +45,10 @@ end
 
 -- Serve the step at ARGV[at]. Return its reply, the number of its runs, and the position after it.
 local function serve_at(at)
-  local settlements, follow_ups = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-  local reply = serve_step(KEYS[tonumber(ARGV[at])], ARGV[at + 1], KEYS[tonumber(ARGV[at + 2])], settlements,
-    tonumber(ARGV[at + 5]), at + 6)
+  local index, fail_index, settlements, follow_ups, limit = unpack_from('>I4I4I4I4I4', ARGV[at])
+  local reply = serve_step(KEYS[index], ARGV[at + 1], KEYS[fail_index], settlements, limit, at + 2)
   local claimed = reply[3] ~= '' and #reply[3][5] / 2 or 0
-  return reply, settlements + claimed, at + 6 + 2 * settlements + 3 * follow_ups
+  return reply, settlements + claimed, at + 2 + 2 * settlements + 3 * follow_ups
 end
 
 local first, runs, at = serve_at(4)

@@ -8,12 +8,16 @@
 -- The most list entries that one LRANGE reads, and the most stale entries that one step skips.
 local MAX_WINDOW, MAX_STALE = 400, 4000
 
--- Return the priorities of the waiting jobs, highest first, and those of jobs without a key as a set. Call it after next_due.
+-- Return the priorities of the waiting jobs, highest first, and those of jobs without a key as a set; nil if no job has a key.
+-- Call it after next_due.
 local function descending_priorities(queue)
-  local found, plain = queue.priorities, {}
-  for i = 1, #found do plain[found[i]] = true end
-  for _, priority in ipairs(queue.keyed and call('HKEYS', queue.prefix .. 'key_priorities') or EMPTY) do
-    if not plain[priority] then found[#found + 1] = priority end
+  local found, plain = queue.priorities, nil
+  if queue.keyed then
+    plain = {}
+    for i = 1, #found do plain[found[i]] = true end
+    for _, priority in ipairs(call('HKEYS', queue.prefix .. 'key_priorities')) do
+      if not plain[priority] then found[#found + 1] = priority end
+    end
   end
   if #found > 1 then table.sort(found, function(a, b) return tonumber(a) > tonumber(b) end) end
   return found, plain
@@ -21,7 +25,7 @@ end
 
 -- Return the records of waiting jobs. The reply of HGET takes half of the instructions of that of HMGET.
 local function read_waiting_records(queue, ids)
-  if #ids == 1 then return {call('HGET', queue.prefix .. 'waiting', ids[1])} end
+  if #ids == 1 then return {call('HGET', queue.keys.waiting, ids[1])} end
   return call('HMGET', queue.prefix .. 'waiting', unpack(ids))
 end
 
@@ -29,8 +33,8 @@ end
 -- jobs that changed later) are skipped: `stale` has for each the number of jobs before it. The first LRANGE reads `wanted`
 -- entries, so a list without stale entries needs only one LRANGE.
 local function read_list(queue, priority, wanted)
-  local ids, records, stale, count, window = {}, {}, {}, 0, math.min(wanted, MAX_WINDOW)
-  local list = {ids = ids, records = records, stale = stale, gave_up = false}
+  local ids, records, stale, count, window = {}, {}, EMPTY, 0, math.min(wanted, MAX_WINDOW)
+  local list = {ids = ids, records = records, stale = EMPTY, gave_up = false}
   while count < wanted do
     local from, found = count + #stale, {}
     local entries = call('LRANGE', queue.prefix .. 'due:' .. priority, small_text(from), small_text(from + window - 1))
@@ -49,6 +53,10 @@ local function read_list(queue, priority, wanted)
           list.gave_up = true
           return list
         end
+        if stale == EMPTY then
+          stale = {}
+          list.stale = stale
+        end
         stale[#stale + 1] = count
       end
     end
@@ -62,6 +70,7 @@ end
 -- Return the number of entries at the head of a list that the first `count` of its jobs leave behind.
 local function passed_entries(list, count)
   local passed = count
+  if list.stale == EMPTY then return count end
   for _, before in ipairs(list.stale) do
     if before <= count then passed = passed + 1 end
   end
@@ -130,6 +139,8 @@ local function select_priority(queue, priority, limit, claim, plain)
   if #claim.ids == 0 and #members == 0 and not heads then
     claim.ids, claim.records = list.ids, list.records
   else
+    if claim.ids == EMPTY then claim.ids, claim.records = {}, {} end
+    if claim.keyed == EMPTY then claim.keyed = {} end
     local scheduled, scheduled_ids = read_members(queue, members)
     listed, added = merge_heads(claim, limit, list, scheduled, scheduled_ids, heads)
   end
@@ -146,11 +157,11 @@ end
 -- Return up to `limit` due jobs in claim order: their ids, and their records. Return true as the third value if the search
 -- gave up at too many stale entries.
 local function select_due(queue, limit)
-  local claim, gave_up = {ids = {}, records = {}, keyed = {}}, false
+  local claim, gave_up = {ids = EMPTY, records = EMPTY, keyed = EMPTY}, false
   local priorities, plain = descending_priorities(queue)
   for _, priority in ipairs(priorities) do
     if #claim.ids >= limit or gave_up then break end
-    gave_up = select_priority(queue, priority, limit, claim, plain[priority])
+    gave_up = select_priority(queue, priority, limit, claim, not plain or plain[priority])
   end
   if queue.allowances then finish_keyed_claim(queue, claim) end
   return claim.ids, claim.records, gave_up

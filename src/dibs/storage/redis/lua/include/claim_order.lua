@@ -47,7 +47,7 @@ end
 local function list_takes_more(queue, priority)
   local takes_more = queue.checked[priority]
   if takes_more == nil then
-    local live, name, proven = call('HGET', queue.prefix .. 'priorities', priority), 'due:' .. priority, queue.proven
+    local live, name, proven = call('HGET', queue.keys.priorities, priority), 'due:' .. priority, queue.proven
     takes_more = call('LLEN', queue.prefix .. name) <= 2 * (live and tonumber(live) or 0) + 1000
     own(queue, 'checked')[priority], proven.priorities, proven[name] = takes_more, true, true
   end
@@ -114,13 +114,14 @@ local function write_order(queue)
   if queue.list_entries ~= EMPTY then write_new_entries(queue) end
   local trims = queue.list_trims or EMPTY
   for priority, count in pairs(queue.listed_counts) do
-    local trimmed = trims[priority] or 0
-    if trimmed > 0 then call('LTRIM', queue.prefix .. 'due:' .. priority, small_text(trimmed), '-1') end
-    if call('HINCRBY', queue.prefix .. 'priorities', priority, small_text(count)) <= 0 then
-      call('DEL', queue.prefix .. 'due:' .. priority)
+    local trimmed, list = trims[priority] or 0, queue.prefix .. 'due:' .. priority
+    if call('HINCRBY', queue.keys.priorities, priority, small_text(count)) <= 0 then
+      call('DEL', list)
       if call('ZCARD', queue.prefix .. 'line:' .. priority) == 0 then
-        call('HDEL', queue.prefix .. 'priorities', priority)
+        call('HDEL', queue.keys.priorities, priority)
       end
+    elseif trimmed > 0 then
+      call('LTRIM', list, small_text(trimmed), '-1')
     end
   end
 end
@@ -137,7 +138,7 @@ end
 -- priorities in use, and `queue.due_sets` those whose ordered set has due jobs.
 local function next_due(queue)
   local earliest
-  local priorities = call('HKEYS', queue.prefix .. 'priorities')
+  local priorities = call('HKEYS', queue.keys.priorities)
   queue.priorities, queue.due_sets, queue.proven.priorities = priorities, {}, true
   for _, priority in ipairs(priorities) do
     local first, at = first_times(queue, priority)

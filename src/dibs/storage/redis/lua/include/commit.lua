@@ -17,17 +17,27 @@ local function check_queue(queue)
   check_log_type(queue)
 end
 
+-- Return whether a command was sent.
 local function write_batches(queue, removes)
-  local batches = queue.batches
+  local batches, sent = queue.batches, false
   for i = 1, #batches, 4 do
     if batches[i + 2] == removes then
-      send_chunked((removes and REMOVE or ADD)[batches[i]], queue.prefix .. batches[i + 1], batches[i + 3])
+      send_chunked((removes and REMOVE or ADD)[batches[i]], queue.keys[batches[i + 1]], batches[i + 3])
+      sent = sent or #batches[i + 3] > 0
     end
   end
+  return sent
+end
+
+-- Return whether a command was sent.
+local function write_removals(queues)
+  local sent = false
+  for i = 1, #queues do sent = write_batches(queues[i], true) or sent end
+  return sent
 end
 
 local function write_new_records(queue)
-  if #queue.new_records > 0 then send_chunked('HSET', queue.prefix .. 'waiting', queue.new_records) end
+  if #queue.new_records > 0 then send_chunked('HSET', queue.keys.waiting, queue.new_records) end
 end
 
 local function write_planned(queue, commands, arguments_of)
@@ -39,10 +49,7 @@ end
 
 -- Remove members first, because that frees memory for the additions.
 local function write_plan(queues)
-  for i = 1, #queues do
-    write_batches(queues[i], true)
-    write_planned(queues[i], REMOVE, removals)
-  end
+  for i = 1, #queues do write_planned(queues[i], REMOVE, removals) end
   for i = 1, #queues do
     write_new_records(queues[i])
     write_batches(queues[i], false)
@@ -54,7 +61,7 @@ end
 local function write_kept_counts(queue)
   if not queue.kept_counts then return end
   for age, count in pairs(queue.kept_counts) do
-    if call('HINCRBY', queue.prefix .. 'ends', age, small_text(count)) <= 0 then
+    if call('HINCRBY', queue.keys.ends, age, small_text(count)) <= 0 then
       call('HDEL', queue.prefix .. 'ends', age)
       call('DEL', queue.prefix .. 'ends:' .. age)
     end
@@ -64,12 +71,12 @@ end
 -- Release one blocking claim: push one element to the list that its BLPOP waits for. Without a waiting claim the
 -- element stays in the list and releases the next one.
 local function release_blocking_claim(queue)
-  local key = queue.prefix .. 'claim_tokens'
+  local key = queue.keys.claim_tokens
   if call('EXISTS', key) == 0 then call('RPUSH', key, '') end
 end
 
 local function has_waiting(queue)
-  return queue.keyed or call('EXISTS', queue.prefix .. 'priorities') == 1
+  return queue.keyed or call('EXISTS', queue.keys.priorities) == 1
 end
 
 -- Take the numbers of a step: first that of its entry in the log.
@@ -101,7 +108,7 @@ local function publish(queue)
   if queue.work_changed then redis.pcall('PUBLISH', queue.prefix .. '@database:work', decimal(queue.work)) end
   if queue.work_changed or (queue.limit_reached and has_waiting(queue)) then
     release_blocking_claim(queue)
-    local groups = call('HGET', queue.prefix .. 'meta', 'groups')
+    local groups = call('HGET', queue.keys.meta, 'groups')
     if groups then release_groups(groups, queue.now, queue.prefix) end
   end
   if #queue.ended_ids > 0 then publish_ended(queue, queue.ended_before) end
@@ -109,9 +116,9 @@ local function publish(queue)
 end
 
 -- Write the plan, and forget the opened queues, so that the script may begin a second step. A Redis at maxmemory
--- refuses a script only at its first write, and only if that write may need memory. With `even_if_full` the first
--- write is a DEL of a missing key, otherwise an HSET: the plan itself may begin with a removal. So a full server accepts
--- settlements, returns and renewals, and it refuses each enqueue as a whole.
+-- refuses a script only at its first write, and only if that write may need memory. With `even_if_full` the first write is
+-- a removal of many members, or a DEL of a missing key; otherwise it is an HSET. So a full server accepts settlements,
+-- returns and renewals, and it refuses each enqueue as a whole.
 local function commit(even_if_full)
   -- One walk of `opened`: each costs 1,700 instructions.
   local queues = {}
@@ -119,13 +126,14 @@ local function commit(even_if_full)
     queues[#queues + 1] = queue
     check_queue(queue)
   end
-  if even_if_full then call('DEL', KEYS[1] .. 'nothing') end
+  if even_if_full and not write_removals(queues) then call('DEL', keys_of(KEYS[1]).nothing) end
   for i = 1, #queues do
     local queue = queues[i]
     queue.work_before = queue.work
     take_numbers(queue)
     write_state(queue)
   end
+  if not even_if_full then write_removals(queues) end
   write_plan(queues)
   for i = 1, #queues do
     write_rest(queues[i])

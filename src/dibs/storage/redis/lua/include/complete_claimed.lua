@@ -71,10 +71,11 @@ local function completer(queue)
   local general = HAS_RETENTION + HAS_KEY + (keeps and HAS_ATTRIBUTES or 0)
   local active, successors, outcomes = queue.fields.active, queue.fields.successors, queue.fields.outcomes
   local drops_ranges = not keeps and call('EXISTS', queue.prefix .. 'dropped') == 1
-  local ended, stored, gone, held = own(queue, 'ended_ids'), {}, nil, {}
+  local ended, stored, gone, held = own(queue, 'ended_ids'), nil, nil, {}
   -- The open group: the bytes that all its records begin with, what they share, and what follows from it.
   local start, group, shared, leased
-  local ids, heads, count, indexed = {}, {}, 0, {}
+  -- Its ids, the heads of its events, and the ids for the index of ends if these are not all its ids.
+  local ids, heads, count, indexed = nil, nil, 0, nil
 
   local function finish()
     if count == 0 then return end
@@ -82,9 +83,9 @@ local function completer(queue)
     log_completions(queue, count, joined, group, table.concat(heads))
     if keeps then
       queue.outcome_reply = outcome_reply
-      index_ends(queue, age, indexed, #indexed == count and joined or table.concat(indexed, '\0'))
+      index_ends(queue, age, indexed or ids, indexed and table.concat(indexed, '\0') or joined)
     end
-    ids, heads, count, indexed = {}, {}, 0, {}
+    group, count, indexed = nil, 0, nil
   end
 
   -- Begin the group of a record. Return false if such records need the general path.
@@ -95,7 +96,7 @@ local function completer(queue)
     if not parsed then return false end
     shared = keeps and shared_outcome(queue, age, parsed)
     if keeps and not shared then return false end
-    group = parsed
+    group, ids, heads = parsed, {}, {}
     if not gone then
       gone = planned_list(queue, 'hash', 'active', true)
       if keeps then stored = planned_list(queue, 'hash', 'outcomes', false) end
@@ -110,11 +111,12 @@ local function completer(queue)
   -- leave a stale entry.
   local function keep(id, outcome)
     if outcomes[id] then
+      indexed = indexed or {unpack(ids, 1, count - 1)}
       return store_outcome(queue, id, 1, expand_kept(queue, outcome), age == '*' and '+inf' or decimal(queue.now + tonumber(age)))
     end
     local n = #stored
-    stored[n + 1], stored[n + 2], outcomes[id] = id, outcome, outcome
-    indexed[#indexed + 1], ended[#ended + 1] = id, id
+    stored[n + 1], stored[n + 2], outcomes[id], ended[#ended + 1] = id, outcome, outcome, id
+    if indexed then indexed[#indexed + 1] = id end
   end
 
   local function complete(id, settlement)

@@ -59,7 +59,7 @@ local function log_change(queue, kind, id, head)
 end
 
 local function check_log_type(queue)
-  if #queue.events > 0 then expect_type(queue.prefix .. 'log', 'stream') end
+  if #queue.events > 0 then expect_type(queue.keys.log, 'stream') end
 end
 
 -- Remove whole entries, oldest first, while the function `old` returns true. It gets the time of the entry in ms and
@@ -97,7 +97,7 @@ local function number_log(queue)
 end
 
 local function write_log(queue)
-  call('XADD', queue.prefix .. 'log', queue.entry_id, 'e', queue.entry)
+  call('XADD', queue.keys.log, queue.entry_id, 'e', queue.entry)
   if queue.log_size > queue.log_bytes then
     trim_log(queue, function(_, size) return size > queue.log_bytes end)
     queue.log_trimmed = true
@@ -107,7 +107,7 @@ end
 -- Publish a message on a channel about ids, after its proof: everybody who may publish can send a message, but only who may
 -- read the queue knows its secret. SHA-1 is the only hash that scripts have. pcall: see `publish` in commit.lua.
 local function publish_proven(queue, name, message)
-  local channel, secret = queue.prefix .. '@database:' .. name, call('HGET', queue.prefix .. 'meta', 'secret') or ''
+  local channel, secret = queue.prefix .. '@database:' .. name, call('HGET', queue.keys.meta, 'secret') or ''
   redis.pcall('PUBLISH', channel, redis.sha1hex(secret .. channel .. message .. secret) .. message)
 end
 

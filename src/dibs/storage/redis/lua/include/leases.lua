@@ -7,7 +7,7 @@
 -- @include queue
 
 local function read_lease(queue, lease)
-  local text = call('HGET', queue.prefix .. 'leases', lease)
+  local text = call('HGET', queue.keys.leases, lease)
   if not text then return nil end
   reading.prefix = queue.prefix
   if #text < 9 then damaged('lease', lease) end

@@ -43,6 +43,29 @@ local PROCESS = sub('@engine', 1, 1) .. sub(string.rep('0', 12) .. string.match(
 -- µs by which the numbers of an incarnation are ahead of those of the incarnation before.
 local JUMP = 3600000000
 
+-- The names of the keys that most steps use. A join of a prefix and a name takes 600 instructions, and a step names 20 keys.
+local KNOWN = {
+  meta = true, waiting = true, active = true, outcomes = true, successors = true, priorities = true, leases = true,
+  claim_tokens = true, log = true, ends = true, classes = true, class_ends = true, nothing = true,
+}
+-- The keys of the latest queues, by prefix; at most MAX_PREFIXES of them.
+local MAX_PREFIXES = 64
+local known_keys, prefixes = {}, 0
+
+-- Return a table of the keys of a queue by name. The keys of a library outlive a call.
+local function keys_of(prefix)
+  local keys = known_keys[prefix]
+  if keys then return keys end
+  if prefixes == MAX_PREFIXES then known_keys, prefixes = {}, 0 end
+  keys = setmetatable({}, {__index = function(known, name)
+    local key = prefix .. name
+    if KNOWN[name] then known[name] = key end
+    return key
+  end})
+  known_keys[prefix], prefixes = keys, prefixes + 1
+  return keys
+end
+
 local opened = {}
 -- The time of the server; one for all queues of a script.
 local server_time
@@ -124,6 +147,7 @@ local NEW_QUEUE = {__index = {
 
 -- Open a queue by the prefix of its keys. Its time and its numbers never step back. Fields of one step:
 --
+-- keys           the keys of the queue, by name
 -- plan           planned writes, by key name: Redis type, and members with their values
 -- batches        planned writes of many members of one key: kind, name, removes, args, kind, ... (plan_many)
 -- new_records    id, record, id, record, ... of new waiting jobs
@@ -146,10 +170,12 @@ local NEW_QUEUE = {__index = {
 local function open_queue(prefix, manual)
   if opened[prefix] then return opened[prefix] end
   reading.prefix = prefix
-  local known = call('HMGET', prefix .. 'meta', 'time', 'numbers')
+  local keys = keys_of(prefix)
+  local known = call('HMGET', keys.meta, 'time', 'numbers')
   -- A table with these fields has room for 32, so that it need not grow.
   local queue = setmetatable({
-    prefix = prefix, fields = {waiting = nil, active = nil, outcomes = nil}, proven = {meta = true, waiting = nil, active = nil},
+    prefix = prefix, keys = keys, fields = {waiting = nil, active = nil, outcomes = nil},
+    proven = {meta = true, waiting = nil, active = nil},
     number = 0, work = 0, ended = 0, log_size = 0, trimmed = 0, retrying = 0, keyed = false, had_keys = false,
     configured = false, processes = '', ahead = nil, now = 0, us = 0, lead = 0,
   }, NEW_QUEUE)
@@ -169,7 +195,7 @@ end
 
 -- Write the state of a queue, as open_queue reads it.
 local function write_state(queue)
-  call('HSET', queue.prefix .. 'meta', 'time', pack('>I8I8', queue.now, queue.lead), 'numbers',
+  call('HSET', queue.keys.meta, 'time', pack('>I8I8', queue.now, queue.lead), 'numbers',
     pack('>I7I7I7I7I7I4BB', queue.number, queue.work, queue.ended, queue.log_size, queue.trimmed, math.max(0, queue.retrying),
       queue.keyed and 1 or queue.had_keys and 2 or 0, queue.configured and 1 or 0) .. queue.processes)
 end
@@ -270,7 +296,7 @@ local function read_field(queue, name, id)
   local values = known_values(queue, name)
   local value = values[id]
   if value == nil then
-    value = call('HGET', queue.prefix .. name, id)
+    value = call('HGET', queue.keys[name], id)
     values[id], queue.proven[name] = value, true
   end
   return value
@@ -281,7 +307,7 @@ local function prefetch(queue, name, ids)
   local values = known_values(queue, name)
   queue.proven[name] = #ids > 0
   if #ids == 1 then
-    values[ids[1]] = call('HGET', queue.prefix .. name, ids[1])
+    values[ids[1]] = call('HGET', queue.keys[name], ids[1])
     return
   end
   for from = 1, #ids, CHUNK do
@@ -366,5 +392,5 @@ end
 
 -- Raise DIBSTYPE if a key of the queue has another Redis type, unless this step has read the key.
 local function check_key(queue, name, kind)
-  if not queue.proven[name] then expect_type(queue.prefix .. name, kind) end
+  if not queue.proven[name] then expect_type(queue.keys[name], kind) end
 end
