@@ -110,8 +110,8 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "lua_serve_has_no_fail_queue": (
         "a failure is handled once",
         "serve",
-        "ARGV[at + 1], KEYS[tonumber(ARGV[at + 2])], settlements,",
-        "ARGV[at + 1], KEYS[tonumber(ARGV[at])], settlements,",
+        "ARGV[at + 1], KEYS[fail_index], settlements,",
+        "ARGV[at + 1], KEYS[index], settlements,",
     ),
     "lua_serve_claims_in_the_first_queue": (
         "a step leaves the other queues alone",
