@@ -150,10 +150,9 @@ def test_a_small_budget_has_a_share_for_random_histories(monkeypatch: pytest.Mon
 def test_a_budget_ends_between_two_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     """The budget also ends within a chunk of examples, which may take minutes on a slow storage."""
     moments = count()
-    for module in ("sequential.examples", "sequential.session"):
-        monkeypatch.setattr(
-            f"dibs_conformance.{module}.time", SimpleNamespace(monotonic=lambda: next(moments))
-        )
+    clock = SimpleNamespace(monotonic=lambda: next(moments))
+    for module in ("levels", "session"):
+        monkeypatch.setattr(f"dibs_conformance.sequential.{module}.time", clock)
     runner = LoopRunner()
     session = ExampleSession(Locations("memory:"), CallRecorder(), runner, cross_queue=True)
     try:
