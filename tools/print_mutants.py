@@ -55,7 +55,12 @@ GROUPS: dict[Where, BugGroup] = {
 LEVELS = ("L0", "L1", "L2", "L3")
 NOT_FOUND, NOT_TRIED = "–", ""  # noqa: RUF001 - a dash
 
-HEADER = """# Planted bugs
+HEADER = """---
+search:
+  exclude: true
+---
+
+# Planted bugs
 
 The tests of the conformance kit plant bugs in the storages of dibs, one at a time, and the kit must find
 each of them. There are {all} bugs:
