@@ -18,7 +18,7 @@ HOST = "http://dashboard.localhost"
 MARKUP = '"><b id=hostile>'
 _HEADERS = "Referer User-Agent Accept-Language X-Forwarded-For X-Forwarded-Host X-Forwarded-Prefix X-Real-IP"
 _PARAMS = (
-    "name queue id text state after prefix attr contains group filter sort page nodes nested did from csrf "
+    "name queue id text state after prefix attr part group filter sort page nodes nested did from csrf "
     "base self"
 )
 #: Headers and parameters of a request that all have a piece of markup.

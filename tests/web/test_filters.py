@@ -84,7 +84,7 @@ async def test_jobs_are_found_by_a_part_of_their_arguments_or_error(
     await any_queue.enqueue({"product": "lamp"}, id="a")
     await any_queue.enqueue({"width": 5}, id="b")
 
-    page = await reader.text("/queue", name=any_queue.name, state=state, contains=text)
+    page = await reader.text("/queue", name=any_queue.name, state=state, part=text)
 
     assert found == ids_of(page)
 
@@ -141,8 +141,8 @@ async def test_hidden_arguments_cannot_be_guessed_by_a_filter(any_app: Dibs, any
         return {"card": "…"} if part == "data" else value
 
     async with browse(dibs_web(any_app, redact=redact, allow="read")) as reader:
-        guessed = await reader.text("/queue", name=any_queue.name, state="waiting", contains="4242")
-        shown = await reader.text("/queue", name=any_queue.name, state="waiting", contains="card")
+        guessed = await reader.text("/queue", name=any_queue.name, state="waiting", part="4242")
+        shown = await reader.text("/queue", name=any_queue.name, state="waiting", part="card")
 
     assert [] == ids_of(guessed)
     assert ["a"] == ids_of(shown)

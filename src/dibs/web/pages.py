@@ -83,7 +83,7 @@ class Pages:
         job = partial(read_job, source, self._stories)
         return (
             Page("overview", "Overview", ("filter", "sort", "page"), 2.0, overview),
-            Page("queue", "Queue", ("name", "state", "after", "prefix", "attr", "contains"), 2.0, queue),
+            Page("queue", "Queue", ("name", "state", "after", "prefix", "attr", "part"), 2.0, queue),
             Page("job", "Job", ("queue", "id"), 1.0, job),
             Page("failures", "Failures", ("queue", "group"), 10.0, partial(read_failures, source)),
             Page("periodic", "Periodic tasks", (), 5.0, partial(read_periodic, source, self._ticks)),
@@ -104,7 +104,7 @@ class Pages:
     def period(self, key: PageKey) -> float | None:
         """Return the seconds between two readings of a watched page; None for a page without live updates."""
         name, params = key
-        filtered = name == "queue" and any(param in ("prefix", "attr", "contains") for param, _ in params)
+        filtered = name == "queue" and any(param in ("prefix", "attr", "part") for param, _ in params)
         return FILTERED_PERIOD if filtered else self.kinds[name].period
 
     async def read(self, key: PageKey) -> Any:

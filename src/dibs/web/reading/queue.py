@@ -125,7 +125,7 @@ class Filter:
     def from_params(cls, params: Mapping[str, str]) -> Filter:
         """Return the filter of an address; `attr` is "name" or "name=value"."""
         name, _, value = params.get("attr", "").partition("=")
-        return cls(params.get("prefix", ""), name.strip(), value.strip(), params.get("contains", "").strip())
+        return cls(params.get("prefix", ""), name.strip(), value.strip(), params.get("part", "").strip())
 
     @property
     def is_empty(self) -> bool:
