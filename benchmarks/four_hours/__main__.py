@@ -186,8 +186,9 @@ def report(trials: Sequence[Trial]) -> str:
 
 
 def install() -> None:
-    if not ENVIRONMENT.exists():
-        venv.create(ENVIRONMENT, with_pip=True)
+    # pip writes the commands last, so an environment whose installation was interrupted is made again.
+    if not all((ENVIRONMENT / "bin" / command).exists() for command in ("celery", "rq")):
+        venv.create(ENVIRONMENT, with_pip=True, clear=True)
         subprocess.run([ENVIRONMENT / "bin" / "pip", "install", "-q", *PACKAGES], check=True)
 
 

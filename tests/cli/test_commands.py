@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dibs.cli.commands import list as list_command
 from dibs.model.job import Error
 from dibs.model.requests import Fail, Settlement
 from dibs.storage.protocol import Storage
@@ -243,6 +244,18 @@ def test_a_filtered_listing_goes_on_after_its_limit(mixed: Shell) -> None:
     rest = mixed.json("list", "q", "--match", "in-", "--after", first["after"])
 
     assert ["in-1", "in-2", "in-3"] == sorted(job["id"] for job in [*first["jobs"], *rest["jobs"]])
+
+
+def test_a_filtered_listing_reads_a_bounded_number_of_jobs(
+    mixed: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_command, "MAX_READ", 2)
+    monkeypatch.setattr(list_command, "PAGE_SIZE", 1)
+    first = mixed.json("list", "q", "--match", "elephant")
+    rest = mixed.json("list", "q", "--match", "in-", "--after", first["after"])
+
+    assert ([], True) == (first["jobs"], first["after"] is not None)
+    assert len(rest["jobs"]) <= 2
 
 
 def test_control_characters_are_escaped(shell: Shell) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from dibs_conformance.simulation.command import CHILD
+from dibs_conformance.simulation.command import CHILD, run_child
 from dibs_conformance.simulation.simulation import Options, Result
 from tests.simulation.planting import BUGS, PlantedBug
 
@@ -27,6 +27,13 @@ def test_a_planted_bug_is_found(bug: PlantedBug) -> None:
     result = run_with_bug(bug.name, msgspec.structs.replace(OPTIONS, seed=bug.seed))
 
     assert result.clause
+
+
+@pytest.mark.parametrize("seed", sorted({bug.seed for bug in FOUND if bug.seed is not None}))
+def test_without_a_bug_these_seeds_keep_every_promise(seed: int) -> None:
+    result = run_child(msgspec.structs.replace(OPTIONS, seed=seed))
+
+    assert ("", "") == (result.clause, result.what)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])

@@ -10,7 +10,7 @@ app = Celery("four_hours", broker=os.environ["URL"], backend=os.environ["URL"])
 app.conf.broker_transport_options = {"visibility_timeout": work.HOUR}
 app.conf.broker_connection_retry_on_startup = True
 if os.environ["MODE"] == "late":
-    # What Celery's guide advises for tasks that must not be lost.
+    # The guide of Celery advises these settings for tasks that must not be lost.
     app.conf.task_acks_late = True
     app.conf.task_reject_on_worker_lost = True
     app.conf.worker_prefetch_multiplier = 1

@@ -276,7 +276,7 @@ class WideMachine(ScenarioMachine):
             self.lockstep.enqueue(queue, [data.draw(some.requests_for(id, self.lockstep.now)) for id in ids])
 
     def spread_out(self, queue: str) -> dict[str, int]:
-        """Let some ids wait, run, be handed off, end in each way and wait for a retry. Return the fences."""
+        """Bring one id into each state: waiting, active, handed off, ended, retrying. Return the fences."""
         self.enqueue_wide(queue, WIDE_IDS)
         runs = self.claim_wide(queue, 5)
         actions: tuple[SettleAction, ...] = (*ENDS, HandOff(), RetryLater(delay=some.HOUR))

@@ -22,17 +22,26 @@ from dibs_conformance.simulation.simulation import Options, Result, simulate
 
 #: The variable with the options of a child, as JSON; the child prints its result as JSON.
 CHILD: Final = "DIBS_SIMULATION"
+DEFAULTS: Final = Options()
 
 
 @click.command(name="simulate")
-@click.option("--seed", type=int, default=1, show_default=True, help="The first seed.")
+@click.option("--seed", type=int, default=DEFAULTS.seed, show_default=True, help="The first seed.")
 @click.option(
     "--seeds", type=int, default=1, show_default=True, help="The number of seeds; 0: until --minutes."
 )
-@click.option("--hours", type=float, default=1.0, show_default=True, help="Simulated hours of each seed.")
-@click.option("--workers", type=int, default=10, show_default=True, help="Machines that run a worker.")
-@click.option("--producers", type=int, default=3, show_default=True, help="Machines that enqueue.")
-@click.option("--pause", type=float, default=5.0, show_default=True, help="Mean seconds between two actions.")
+@click.option(
+    "--hours", type=float, default=DEFAULTS.hours, show_default=True, help="Simulated hours of each seed."
+)
+@click.option(
+    "--workers", type=int, default=DEFAULTS.workers, show_default=True, help="Machines that run a worker."
+)
+@click.option(
+    "--producers", type=int, default=DEFAULTS.producers, show_default=True, help="Machines that enqueue."
+)
+@click.option(
+    "--pause", type=float, default=DEFAULTS.pause, show_default=True, help="Mean seconds between two actions."
+)
 @click.option("--minutes", type=float, default=None, help="Begin no seed after this time.")
 @click.option("--jobs", type=int, default=1, show_default=True, help="Seeds that run at the same time.")
 @click.option(

@@ -16,7 +16,6 @@ from msgspec import Struct
 KINDS: Final = (
     "kill machine",
     "kill process",
-    "crash supervisor",
     "freeze machine",
     "freeze process",
     "bad network",

@@ -326,7 +326,7 @@ class Ledger:
             self._forget(run)
 
     def _pay(self, queue: str, id: str, first: int, last: int | None = None) -> None:
-        """Take the revisions `first..last` of an id from what is owed; None is no upper bound."""
+        """Remove the revisions `first..last` of an id from the owed ones. Without `last`: all from there."""
         owed = self.owed.get((queue, id), set())
         owed -= {one for one in owed if first <= one and (last is None or one <= last)}
         if not owed:

@@ -39,12 +39,12 @@ QUEUES: Final = ("plain", "timed", "keyed", "rated", TICKS[0], FLOWS, EVALUATION
 class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a simulation is drawn from. Two runs with equal options have the same history."""
 
-    seed: int
+    seed: int = 1
     hours: float = 1.0
     workers: int = 10
     producers: int = 3
     #: Mean seconds between two actions of a producer.
-    pause: float = 2.0
+    pause: float = 5.0
     #: The faults that are left out, by their index: the minimizer shrinks a failure by them.
     without: frozenset[int] = frozenset()
     #: The kinds of faults that are left out.
@@ -52,7 +52,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """What a simulation did, and the promise that was broken, if any."""
+    """The counts of a finished simulation, and the promise that it broke; "" if it kept all."""
 
     options: Options
     digest: str
@@ -189,9 +189,6 @@ class Simulation:
         machine.kill()
         self.world.call_in(fault.seconds, self._boot, machine)
 
-    def _crash_supervisor(self, machine: Machine, fault: Fault) -> None:
-        self._kill_machine(machine, fault)
-
     def _kill_process(self, machine: Machine, fault: Fault) -> None:
         if machine.processes:
             machine.processes[int(fault.draw * len(machine.processes))].crash()
@@ -272,7 +269,7 @@ class Simulation:
     # -- the end -------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """End the faults, let all jobs and waits end, stop the workers, and look at what is left."""
+        """Stop all faults, wait until each job and wait has ended, and check that the workers stop."""
         self._end_storm()
         for producer in self.producers:
             producer.finished = True

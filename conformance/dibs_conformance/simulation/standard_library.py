@@ -94,7 +94,7 @@ def _number_in_order(numbers: Iterator[int]) -> Callable[[Any], int]:
 
 @contextmanager
 def _seeded_ids(seed: int) -> Iterator[None]:
-    """Begin the generator of ids anew: it drew its state from the operating system when it was imported."""
+    """Give the generator of ids a state from the seed: at its import it took one from the system."""
     generator: Any = new_id.__self__  # type: ignore[attr-defined]
     with patch.object(generator, "_random", Random(seed)):
         before = generator._current  # noqa: SLF001 - it has no seam

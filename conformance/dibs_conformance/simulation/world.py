@@ -94,7 +94,7 @@ class World:
 
 @define
 class Clock:
-    """The clocks of one process: one that is monotonic, and one that shows the date and may jump."""
+    """The two clocks of a process: the monotonic one, and the date, which may jump."""
 
     _world: World
     #: Seconds of this clock in one second of the world.

@@ -46,6 +46,7 @@ async def test_each_button_changes_the_storage(any_app: Dibs, any_queue: Queue) 
     async with viewing(any_app) as viewer:
         page = viewer.page
         await viewer.open(f"queue?name={any_queue.name}")
+        await page.get_by_text("Pause…", exact=True).click()
         await page.get_by_role("button", name="Pause", exact=True).click()
         await page.get_by_text("The queue is paused").wait_for()
         await any_queue.enqueue({}, id="due")

@@ -32,6 +32,8 @@ _GROUP: Final = 128
 _GROUP_RUN: Final = Layout(">QQh")
 #: Flag of a group whose events have an enqueued_at beside their run_at.
 _HAS_TIME: Final = 8
+#: Bytes of each event of a group, without and with enqueued_at: 7 of its seq, and 8 of each time.
+_GROUP_STEP, _TIMED_GROUP_STEP = 15, 23
 
 
 def encode_page_request(after: str | None, limit: int) -> list[Argument]:
@@ -95,9 +97,8 @@ def decode_events(raw: bytes) -> list[LogEvent]:
         kind, has, size = _EVENT.unpack_from(raw, at)
         start = at + _EVENT.size
         if kind >= _GROUP:
-            grouped, at = _decode_group(
-                raw, start, KINDS[kind - _GROUP - 1], size, now, 23 if has & _HAS_TIME else 15
-            )
+            step = _TIMED_GROUP_STEP if has & _HAS_TIME else _GROUP_STEP
+            grouped, at = _decode_group(raw, start, KINDS[kind - _GROUP - 1], size, now, step)
             events += grouped
             continue
         at = start + size
@@ -117,7 +118,7 @@ def decode_events(raw: bytes) -> list[LogEvent]:
 def _decode_group(
     raw: bytes, at: int, kind: EventKind, count: int, now: int, step: int
 ) -> tuple[list[LogEvent], int]:
-    """Return the events of a group, each of which has `step` bytes, and the position after the group."""
+    """Return the events of a group and the position behind it. Each event takes `step` bytes."""
     joined, at = read_sized(raw, at)
     fence, claimed_at, _ = _GROUP_RUN.unpack_from(raw, at)
     holder, at = read_sized(raw, at + _GROUP_RUN.size)
