@@ -38,6 +38,7 @@ async def test_the_cookie_goes_to_no_other_port_of_the_host(tmp_path: Path) -> N
     ):
         page = await browser.new_page()
         await page.goto(f"{base}queue?name=emails&token={TOKEN}")
+        await page.get_by_text("Pause…", exact=True).click()
         await page.get_by_role("button", name="Pause", exact=True).click()
         await page.get_by_text("The queue is paused").wait_for()
         kept = await page.context.cookies()
@@ -90,7 +91,7 @@ async def test_another_site_of_the_host_cannot_write(any_app: Dibs, any_queue: Q
             await viewer.page.get_by_role("button", name="Go").click()
             await viewer.page.get_by_text("came from another site").wait_for()
         await viewer.open(f"queue?name={any_queue.name}")
-        await viewer.page.get_by_role("button", name="Pause", exact=True).wait_for()
+        await viewer.page.get_by_text("Pause…", exact=True).wait_for()
         viewer.complaints.clear()
 
 
