@@ -301,6 +301,33 @@ async def test_all_failures_of_a_group_are_counted_and_then_retried(
     assert (5, 1) == (counts.waiting, counts.failed)
 
 
+async def test_a_bulk_retry_spreads_the_starts_over_a_time(
+    writer: Browser, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step of two jobs is a share of the hour; the time travels with the form."""
+    monkeypatch.setattr(writes, "PAGE_SIZE", 2)
+    monkeypatch.setattr(writes, "STEP_JOBS", 2)
+    for number in range(6):
+        await fail(any_queue, f"job-{number}")
+    params = {"queue": any_queue.name}
+    answer = await writer.post("retry_matching", params)
+    fields = dict(HIDDEN.findall(answer.text.partition("retry_matching")[2]))
+    refused = await writer.post("retry_matching", params, {**fields, "over": "soon"})
+    assert (400, 6) == (refused.status_code, (await any_queue.counts()).failed)
+
+    answer = await writer.post("retry_matching", params, {**fields, "over": "1h"})
+    while 'class="act steps"' in answer.text:
+        fields = dict(HIDDEN.findall(answer.text.partition("retry_matching")[2]))
+        answer = await writer.post("retry_matching", params, fields)
+
+    starts = [
+        (status.run_at - status.enqueued_at).total_seconds()
+        async for status in any_queue.list("waiting")
+        if status.run_at is not None and status.enqueued_at is not None
+    ]
+    assert [0, 0, 1200, 1200, 2400, 2400] == sorted(starts)
+
+
 async def test_jobs_that_failed_after_the_count_are_left(writer: Browser, any_queue: Queue) -> None:
     await fail(any_queue, "early")
     counted = await writer.post("retry_matching", {"queue": any_queue.name})

@@ -493,6 +493,7 @@ def _progress_from(queue: str, group: str, form: Form) -> RetryProgress:
         answers=answers,
         others=(),
         after=form.get("after"),
+        over=form.get("over").strip(),
     )
 
 

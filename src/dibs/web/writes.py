@@ -16,6 +16,7 @@ import msgspec
 from attrs import frozen
 
 from dibs.client import stored_schedules
+from dibs.client.options.arguments import duration_ms
 from dibs.client.options.job_settings import JobSettings
 from dibs.client.options.queue_settings import Rate, parse_rate
 from dibs.client.queue import Queue
@@ -61,6 +62,8 @@ class RetryProgress:
     others: tuple[tuple[str, str, str], ...]
     #: Cursor of the next step; "" after the last one.
     after: str
+    #: The time over which the starts are spread, as text such as "10m"; "" for at once.
+    over: str = ""
 
 
 async def storage_time(storage: Storage, queue: str) -> int:
@@ -86,12 +89,19 @@ async def count_matching(source: Source, queue: str, group: str) -> tuple[int, i
 
 
 async def retry_step(source: Source, state: RetryProgress) -> RetryProgress:
-    """Retry the next failed jobs that match, and return the new state."""
+    """Retry the next failed jobs that match, and return the new state.
+
+    The jobs of a call become due together. Their delay is the share of `over` that the jobs read before them
+    have of all failed jobs. Raises Refused for an `over` that is no duration.
+    """
+    over = duration_ms("over", state.over) if state.over else 0
     storage = await source.storage()
     budget = Budget(STEP_JOBS, STEP_SECONDS)
     answers, others = Counter(state.answers), []
     after: str | None = state.after or None
     while True:
+        read = state.read + budget.read
+        delay = read * over // max(state.total, read, 1)
         page = await budget.list(storage, state.queue, "failed", after=after, limit=PAGE_SIZE)
         ids = [
             id
@@ -100,7 +110,7 @@ async def retry_step(source: Source, state: RetryProgress) -> RetryProgress:
             and slot.outcome.ended_at <= state.before
             and (not state.group or state.group == group_key(source, state.queue, slot.outcome.error))
         ]
-        found = await storage.retry_failed(state.queue, ids) if ids else ()
+        found = await storage.retry_failed(state.queue, ids, delay=delay) if ids else ()
         answers.update(found)
         others += [
             (state.queue, id, answer) for id, answer in zip(ids, found, strict=True) if answer != "queued"
@@ -117,6 +127,7 @@ async def retry_step(source: Source, state: RetryProgress) -> RetryProgress:
         answers=dict(answers),
         others=tuple(others[:MAX_LISTED]),
         after=after or "",
+        over=state.over,
     )
 
 
