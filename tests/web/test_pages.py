@@ -16,7 +16,7 @@ from dibs import Dibs, Queue
 from dibs.model.job import Error, JobData, NewJob
 from dibs.model.requests import EnqueueRequest, RetryLater, Settlement
 from dibs.web import dibs_web
-from dibs.web.reading import failures
+from dibs.web.reading import failures, story
 from dibs.web.text import with_code
 from tests.web import shop
 from tests.web.conftest import HOST, Browser, browse, may
@@ -112,6 +112,53 @@ async def test_the_story_of_an_id_comes_from_the_log(reader: Browser, any_queue:
     assert 2 == story.count("<li ")
     assert story.index("k-completed") < story.index("k-failed")
     assert "the first time" in story
+
+
+async def test_the_story_of_a_job_that_has_not_ended_says_what_it_does_now(
+    reader: Browser, any_queue: Queue
+) -> None:
+    storage = await storage_of(any_queue)
+    await any_queue.enqueue({}, id="a")
+    await any_queue.enqueue({}, id="later", delay=60)
+    waiting = await reader.text("/job", queue=any_queue.name, id="later")
+    [(id, fence)] = await claim(any_queue)
+    action = RetryLater(delay=0, error=Error(type="shop.Down", message="no route"))
+    await storage.settle(any_queue.name, [Settlement(id=id, fence=fence, action=action)])
+    await claim(any_queue)
+    running = await reader.text("/job", queue=any_queue.name, id="a")
+
+    assert ["waiting", "queued"] == kinds_of_the_story(waiting)
+    assert ["active", "retried", "queued"] == kinds_of_the_story(running)
+    assert "waited" in running.partition("k-active")[2].partition("k-retried")[0]
+    assert "on <bdi>host:1</bdi>" in running
+
+
+async def test_the_story_is_read_from_the_enqueue_on_and_then_the_log_before(
+    writer: Browser, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(story, "PAGE_SIZE", 2)
+    monkeypatch.setattr(story, "MAX_EVENTS", 2)
+    await fail(any_queue, "a", message="long ago")
+    for number in range(3):
+        await complete(any_queue, f"before-{number}")
+    await asyncio.sleep(0.01)  # so that the enqueue has a later time than the events
+    await any_queue.enqueue({}, id="a", delay=60)
+    for number in range(3):
+        await complete(any_queue, f"after-{number}")
+    pages = []
+    for _ in range(6):
+        pages.append(await writer.text("/job", queue=any_queue.name, id="a"))
+        # A write begins a new reading.
+        await writer.post("resume", {"queue": any_queue.name})
+
+    assert ["waiting", "queued"] == kinds_of_the_story(pages[0])
+    assert "Reading goes on" in pages[0]
+    assert ["waiting", "queued", "failed"] == kinds_of_the_story(pages[-1])
+    assert "Reading goes on" not in pages[-1]
+
+
+def kinds_of_the_story(page: str) -> list[str]:
+    return re.findall(r'<li class="k-([a-z]+)"', page.partition('id="story"')[2])
 
 
 async def test_failures_are_grouped_by_type_and_by_the_pattern_of_the_message(

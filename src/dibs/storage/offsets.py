@@ -36,3 +36,12 @@ def parse_offset(after: str | None) -> tuple[int, int]:
         )
     number, _, index = after.partition(".")
     return int(number, 16), int(index, 16)
+
+
+def offset_before(time: int, newest: str) -> str | None:
+    """Return an offset before all events since a time (ms) in the log whose newest offset is `newest`.
+
+    None if the offsets of this log have another form. A number is drawn from a clock that may be ahead, and
+    never behind: the offset may be too early, and is never too late.
+    """
+    return format_offset(time * 1000, 0) if _OFFSET.fullmatch(newest) else None

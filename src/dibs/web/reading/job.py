@@ -21,7 +21,7 @@ from dibs.model.overrides import readable
 from dibs.model.wakeup import EVALUATIONS, FLOWS, flow_of
 from dibs.web.reading.errors import ErrorView, error_view
 from dibs.web.reading.source import Shown, Source, iso, share, to_shown
-from dibs.web.reading.story import Stories, Story
+from dibs.web.reading.story import Stories, Story, with_present
 
 #: Most arguments, attributes or steps of a job that the page lists.
 MAX_VALUES: Final = 50
@@ -95,7 +95,11 @@ async def read_job(source: Source, stories: Stories, params: Mapping[str, str]) 
     queue, id = params.get("queue", ""), params.get("id", "")
     [slot] = await storage.get(queue, [id])
     settings = (await source.census.queues()).get(queue)
+    log_level = "runs" if settings is None else settings.log_level
     current = slot.current
+    part = current or slot.outcome
+    since = None if part is None else part.enqueued_at
+    story = await stories.read(source, storage, queue, id, since=since)
     return JobPage(
         queue=queue,
         id=id,
@@ -104,8 +108,8 @@ async def read_job(source: Source, stories: Stories, params: Mapping[str, str]) 
         successor=None if slot.successor is None else _successor(source, queue, slot.successor),
         outcome=None if slot.outcome is None else _outcome(source, queue, slot.outcome),
         dropped=len(slot.dropped),
-        story=await stories.read(source, storage, queue, id),
-        log_level="runs" if settings is None else settings.log_level,
+        story=story if current is None or log_level == "all" else with_present(story, current),
+        log_level=log_level,
         paused=settings is not None and settings.paused,
         editable=_editable(source, queue, current),
         priority=0 if current is None else current.data.priority,

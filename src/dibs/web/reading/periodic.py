@@ -68,8 +68,8 @@ class PeriodicRow:
     last_error: str
     #: The last runs in the log of the queue before the kept outcome, the latest first.
     runs: tuple[RunMark, ...] = ()
-    #: Time to which the log was read; None if it was read to its end, or not at all.
-    read_to: int | None = None
+    #: True if the log was read in part so far.
+    is_partial: bool = False
 
 
 @frozen
@@ -143,7 +143,7 @@ async def _stored_schedules(storage: Storage, queue: str, count: Counts) -> tupl
 
 
 async def _with_runs(source: Source, storage: Storage, ticks: Stories, row: PeriodicRow) -> PeriodicRow:
-    story = await ticks.read(source, storage, row.queue, row.id, LOG_SECONDS)
+    story = await ticks.read(source, storage, row.queue, row.id, seconds=LOG_SECONDS)
     runs = [
         RunMark(entry.kind, entry.at, entry.ran, entry.error.type if entry.error else "")
         for entry in story.entries
@@ -151,7 +151,7 @@ async def _with_runs(source: Source, storage: Storage, ticks: Stories, row: Peri
     ]
     # The run of the outcome has its place in the row already.
     first = 1 if runs and runs[0].at == row.last_at else 0
-    return evolve(row, runs=tuple(runs[first:MAX_RUNS]), read_to=story.read_to)
+    return evolve(row, runs=tuple(runs[first:MAX_RUNS]), is_partial=not story.is_complete)
 
 
 def _later(schedule: Schedule | None, next_run: int | None) -> tuple[int, ...]:

@@ -1,7 +1,9 @@
-"""The story of an id: what happened to it, from the events of its queue.
+"""The story of an id: what happened to it, from the events of its queue, and from its current job.
 
-A log has no index of ids, so the scan reads it from the start. Each reading continues where the one before
-ended, and reads a bounded number of events. The page shows how far the scan has come.
+A log has no index of ids, so the scan reads it: first from the enqueue of the job to the end, and then from the
+start to this enqueue. Each reading continues where the one before ended, and reads a bounded number of events;
+the page shows how many. At the default level, a log has only the ends of runs: the enqueue and the run of a job
+that has not ended come from the job.
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from dibs.model.events import LogEvent
-from dibs.storage.protocol import Storage
+from dibs.model.job import Job
+from dibs.storage.offsets import offset_before
+from dibs.storage.protocol import LATEST, Storage
 from dibs.web.reading.errors import ErrorView, error_view
 from dibs.web.reading.source import Budget, Shown, Source
 
@@ -36,12 +40,12 @@ class StoryEntry:
     at: int
     attempt: int
     holder: str
-    enqueues: int
+    enqueues: int = 1
     #: Time from the due time to the claim, and from the claim to the end; None if the run has no such time.
-    waited: int | None
-    ran: int | None
-    error: ErrorView | None
-    result: Shown | None
+    waited: int | None = None
+    ran: int | None = None
+    error: ErrorView | None = None
+    result: Shown | None = None
 
 
 @frozen
@@ -51,24 +55,52 @@ class Story:
     entries: tuple[StoryEntry, ...] = ()
     #: Number of events that the scan has read.
     read: int = 0
-    #: Time of the last event that was read, or None.
-    read_to: int | None = None
-    #: True if the scan has reached the end of the log.
+    #: True if the scan has read the whole log.
     is_complete: bool = False
     #: True if older events of the id were dropped from this story.
     is_cut: bool = False
 
 
 @define(eq=False)
-class Scan:
-    """The state of the scan for one id."""
+class LogPart:
+    """A part of the log that a scan reads: from `offset` to `until`, or to the end of the log."""
 
-    offset: str | None = None
+    id: str
+    offset: str | None
+    until: str | None = None
     events: deque[LogEvent] = field(factory=lambda: deque(maxlen=MAX_KEPT))
-    read: int = 0
-    read_to: int | None = None
     found: int = 0
-    is_complete: bool = False
+    is_read: bool = False
+
+    async def read_page(self, storage: Storage, queue: str) -> int:
+        """Read the next events, and return their number."""
+        page = await storage.events(queue, after=self.offset, limit=PAGE_SIZE)
+        until = self.until
+        read = [event for offset, event in page.events if until is None or offset <= until]
+        found = [event for event in read if event.id == self.id]
+        self.events.extend(found)
+        self.found += len(found)
+        self.offset = page.offset
+        self.is_read = len(read) < PAGE_SIZE
+        return len(read)
+
+
+@define(eq=False)
+class Scan:
+    """The state of the scan for one id: the log since its enqueue, and the log before."""
+
+    recent: LogPart
+    earlier: LogPart
+    read: int = 0
+
+    @classmethod
+    async def since(cls, storage: Storage, queue: str, id: str, time: int | None) -> Scan:
+        """Return a scan that reads the events since a time (ms) first; without a time, all from the start."""
+        begin = None
+        if time is not None:
+            newest = (await storage.events(queue, after=LATEST, limit=1)).offset
+            begin = offset_before(time, newest)
+        return cls(LogPart(id, begin), LogPart(id, None, begin, is_read=begin is None))
 
 
 @define(eq=False)
@@ -78,46 +110,57 @@ class Stories:
     _scans: OrderedDict[tuple[str, str], Scan] = field(factory=OrderedDict, init=False)
 
     async def read(
-        self, source: Source, storage: Storage, queue: str, id: str, seconds: float = MAX_SECONDS
+        self,
+        source: Source,
+        storage: Storage,
+        queue: str,
+        id: str,
+        *,
+        since: int | None = None,
+        seconds: float = MAX_SECONDS,
     ) -> Story:
-        """Continue the scan for an id for up to `seconds`, and return the events that were found so far."""
-        scan = self._of(queue, id)
-        budget = Budget(MAX_EVENTS, seconds)
-        while not budget.is_spent:
-            page = await storage.events(queue, after=scan.offset, limit=PAGE_SIZE)
-            _learn(scan, [event for _, event in page.events], id)
-            budget.read += len(page.events)
-            scan.offset = page.offset
-            scan.is_complete = len(page.events) < PAGE_SIZE
-            if scan.is_complete:
-                break
-        return _to_story(source, queue, scan)
+        """Continue the scan for an id for up to `seconds`, and return the events that were found so far.
 
-    def _of(self, queue: str, id: str) -> Scan:
-        scan = self._scans.setdefault((queue, id), Scan())
+        The first reading of an id decides where its scan begins: at the time `since` in ms, or at the start.
+        """
+        if (scan := self._scans.get((queue, id))) is None:
+            scan = self._scans[queue, id] = await Scan.since(storage, queue, id, since)
         self._scans.move_to_end((queue, id))
         if len(self._scans) > MAX_SCANS:
             self._scans.popitem(last=False)
-        return scan
+        budget = Budget(MAX_EVENTS, seconds)
+        # Events arrive at the end of the log, so each reading begins there.
+        scan.recent.is_read = False
+        for part in (scan.recent, scan.earlier):
+            while not part.is_read and not budget.is_spent:
+                budget.read += await part.read_page(storage, queue)
+        scan.read += budget.read
+        return _to_story(source, queue, scan)
 
 
-def _learn(scan: Scan, events: list[LogEvent], id: str) -> None:
-    found = [event for event in events if event.id == id]
-    scan.events.extend(found)
-    scan.found += len(found)
-    scan.read += len(events)
-    if events:
-        scan.read_to = events[-1].at
+def with_present(story: Story, job: Job) -> Story:
+    """Return a story of ends of runs, and in it the enqueue of the current job and what it does now."""
+    run = job.run
+    if run is None:
+        now = StoryEntry("waiting", job.run_at, job.attempts, "")
+    else:
+        waited = max(0, run.claimed_at - max(job.run_at, job.enqueued_at))
+        now = StoryEntry("active", run.claimed_at, job.attempts, run.holder, waited=waited)
+    enqueue = StoryEntry("queued", job.enqueued_at, 0, "", enqueues=job.enqueues)
+    place = sum(entry.at >= job.enqueued_at for entry in story.entries)
+    entries = (now, *story.entries[:place], enqueue, *story.entries[place:])
+    return evolve(story, entries=entries)
 
 
 def _to_story(source: Source, queue: str, scan: Scan) -> Story:
+    is_complete = scan.recent.is_read and scan.earlier.is_read
+    events = [*scan.earlier.events, *scan.recent.events][-MAX_KEPT:]
     return Story(
-        entries=tuple(_entry(source, queue, event) for event in reversed(scan.events)),
-        # Events of other ids change these two all the time, and a complete scan has no use for them.
-        read=0 if scan.is_complete else scan.read,
-        read_to=None if scan.is_complete else scan.read_to,
-        is_complete=scan.is_complete,
-        is_cut=scan.found > MAX_KEPT,
+        entries=tuple(_entry(source, queue, event) for event in reversed(events)),
+        # Events of other ids change this all the time, and a complete scan has no use for it.
+        read=0 if is_complete else scan.read,
+        is_complete=is_complete,
+        is_cut=scan.earlier.found + scan.recent.found > MAX_KEPT,
     )
 
 
