@@ -1,9 +1,9 @@
 """The story of an id: what happened to it, from the events of its queue, and from its current job.
 
-A log has no index of ids, so the scan reads it: first from the enqueue of the job to the end, and then from the
-start to this enqueue. Each reading continues where the one before ended, and reads a bounded number of events;
-the page shows how many. At the default level, a log has only the ends of runs: the enqueue and the run of a job
-that has not ended come from the job.
+A log has no index of ids, so the scan reads it: first from the enqueue of the job to the end, and then from
+the start to this enqueue. Each reading continues where the one before ended, and reads a bounded number of
+events; the page shows how many. At the default level, a log has only the ends of runs: the enqueue and the
+run of a job that has not ended come from the job.
 """
 
 from __future__ import annotations
