@@ -19,7 +19,7 @@ MARKUP = '"><b id=hostile>'
 _HEADERS = "Referer User-Agent Accept-Language X-Forwarded-For X-Forwarded-Host X-Forwarded-Prefix X-Real-IP"
 _PARAMS = (
     "name queue id text state after prefix attr part group filter sort page nodes nested did from csrf "
-    "base self"
+    "base self hours"
 )
 #: Headers and parameters of a request that all have a piece of markup.
 HOSTILE_HEADERS: Mapping[str, str] = {

@@ -45,3 +45,8 @@ def offset_before(time: int, newest: str) -> str | None:
     never behind: the offset may be too early, and is never too late.
     """
     return format_offset(time * 1000, 0) if _OFFSET.fullmatch(newest) else None
+
+
+def number_time(offset: str) -> int:
+    """Return the number in an offset as a time, in ms: that of its entry, or later."""
+    return parse_offset(offset)[0] // 1000

@@ -19,6 +19,7 @@ from dibs.web.reading.overview import Activity, read_overview
 from dibs.web.reading.periodic import read_periodic
 from dibs.web.reading.place import read_place
 from dibs.web.reading.queue import read_queue
+from dibs.web.reading.recent import Recent
 from dibs.web.reading.search import search
 from dibs.web.reading.shared import READ_TIMEOUT, SharedCall
 from dibs.web.reading.source import Source
@@ -67,6 +68,7 @@ class Pages:
     source: Source
     history: History = field(factory=History)
     _activity: Activity = field(factory=Activity, init=False)
+    _recent: Recent = field(factory=Recent, init=False)
     _stories: Stories = field(factory=Stories, init=False)
     #: The stories of the ticks, in a cache of their own, so that they do not replace those of other ids.
     _ticks: Stories = field(factory=Stories, init=False)
@@ -79,11 +81,11 @@ class Pages:
     def _all(self) -> tuple[Page, ...]:
         source = self.source
         overview = partial(read_overview, source, self._activity)
-        queue = partial(read_queue, source, self._activity)
+        queue = partial(read_queue, source, self._activity, self._recent)
         job = partial(read_job, source, self._stories)
         return (
             Page("overview", "Overview", ("filter", "sort", "page"), 2.0, overview),
-            Page("queue", "Queue", ("name", "state", "after", "prefix", "attr", "part"), 2.0, queue),
+            Page("queue", "Queue", ("name", "state", "after", "prefix", "attr", "part", "hours"), 2.0, queue),
             Page("job", "Job", ("queue", "id"), 1.0, job),
             Page("failures", "Failures", ("queue", "group"), 10.0, partial(read_failures, source)),
             Page("periodic", "Periodic tasks", (), 5.0, partial(read_periodic, source, self._ticks)),

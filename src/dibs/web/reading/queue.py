@@ -29,6 +29,7 @@ from dibs.web.reading.failures import FailureGroup, RetriedError, failures_of_qu
 from dibs.web.reading.job import arguments_text
 from dibs.web.reading.overview import RECORDS_AGE, Activity, Rates
 from dibs.web.reading.periodic import schedule_text
+from dibs.web.reading.recent import Recent, RecentChart, wanted_hours
 from dibs.web.reading.source import MAX_CHARACTERS, Budget, Shown, Source, to_shown
 
 
@@ -262,6 +263,8 @@ class QueuePage:
     after: str | None
     is_first: bool
     ends: tuple[EndRow, ...]
+    #: The ends of runs in the last hours; None if the log is off.
+    recent: RecentChart | None
     #: True if the app declares a task or a handler for the queue.
     has_task: bool
     wanted: Filter
@@ -280,7 +283,9 @@ class QueuePage:
     form: Mapping[str, str]
 
 
-async def read_queue(source: Source, activity: Activity, params: Mapping[str, str]) -> QueuePage:
+async def read_queue(
+    source: Source, activity: Activity, recent: Recent, params: Mapping[str, str]
+) -> QueuePage:
     """Return the page of the queue `name`. Raises Refused for a name or a cursor that is not allowed."""
     storage, name = await source.storage(), params.get("name", "")
     queues = await source.census.queues()
@@ -309,6 +314,9 @@ async def read_queue(source: Source, activity: Activity, params: Mapping[str, st
         after=page.after,
         is_first=cursor is None,
         ends=tuple(map(_end_row, reversed(active.ends))),
+        recent=None
+        if settings.log_level == "off"
+        else await recent.read(storage, name, wanted_hours(params)),
         has_task=handler is not None,
         wanted=wanted,
         scanned=0 if wanted.is_empty else page.read,
