@@ -12,6 +12,7 @@ from dibs import Dibs
 from dibs.flow.stored_flow import NodeStatus
 from dibs.web import dibs_web
 from dibs.web.reading.flow_drawing import MAX_BOXES, choose_groups, draw
+from dibs.web.reading.flow_nodes import NodeRun, Span, TimeBar
 from tests.flow.conftest import tasks, working  # noqa: F401 - fixtures
 from tests.flow.tasks import FAILING, Tasks
 from tests.web.conftest import Browser, browse, may
@@ -58,6 +59,36 @@ async def test_a_failed_flow_shows_its_graph_and_its_cause(
     assert "Why it failed" in causes
     assert "no 1" in causes
     assert 1 == len(links(causes, f"/job?queue={working.mark}.load"))
+
+
+async def test_the_nodes_of_a_flow_show_their_arguments_and_their_times(
+    viewer: Browser,
+    working: Tasks,  # noqa: F811 - the fixture
+    flow_id: str,
+) -> None:
+    page = await viewer.text("/flow", id=flow_id)
+    graph = page.partition('<svg class="graph desk"')[2].partition("</svg>")[0]
+    rows = page.partition('id="nodes"')[2].split('<tr data-key="n-')[1:]
+
+    assert 4 == len(rows)
+    for number in range(3):
+        assert f"<title>{working.mark}.load " in graph
+        assert f", {number}</code>" in rows[number]
+        assert "waited" in rows[number]
+        assert ", ran" in rows[number]
+        assert re.search(r'<rect class="r" x="[0-9.]+" width="[0-9.]+"', rows[number])
+    # The node that never ran has no time.
+    assert "waited" not in rows[3]
+    assert 2 == len(re.findall(r"completed, \d+ ms", graph))
+
+
+async def test_a_bar_is_the_place_of_a_run_in_the_time_of_its_flow() -> None:
+    span = Span.since(1000, 2000)
+
+    assert TimeBar(10, 20, 30) == span.bar(NodeRun("", 1100, 1300, 1600))
+    assert TimeBar(10, 20, 70) == span.bar(NodeRun("", 1100, 1300, None))
+    assert TimeBar(10, 90, 0) == span.bar(NodeRun("", 1100, None, None))
+    assert TimeBar(0, 100, 0) == span.bar(NodeRun("", 900, 5000, 6000))
 
 
 async def test_a_retry_runs_the_failed_node_again(
@@ -169,7 +200,7 @@ def nodes_of(parents: list[tuple[int, ...]], queues: int = 1) -> list[NodeStatus
 )
 def test_the_drawing_of_any_plan_has_few_boxes_inside_its_width(nodes: list[NodeStatus]) -> None:
     groups = choose_groups(nodes)
-    phone, desk = draw(groups, nodes, 340, 2), draw(groups, nodes, 1060, 5)
+    phone, desk = draw(groups, nodes, {}, 340, 2), draw(groups, nodes, {}, 1060, 5)
 
     assert len(groups) <= MAX_BOXES
     assert {node.number for node in nodes} == {number for group in groups for number in group.numbers}

@@ -252,6 +252,12 @@ def _job_state(slot: Slot, revision: int | None) -> str:
     return "active" if job.run.lease is not None else "handed_off"
 
 
+def find_plan(slot: Slot) -> Plan | None:
+    """Return the plan of a flow job; None if it is not kept. Raises ValueError for a job that is no flow."""
+    stored = _find_data(slot)
+    return None if stored is None else decode_plan(stored[0].payload)
+
+
 def _find_data(slot: Slot) -> tuple[JobData, int] | None:
     """Return the data of a flow job, and the first revision; None if they are not kept."""
     if slot.current is not None:

@@ -22,6 +22,7 @@ from dibs.flow.groups import (
 )
 from dibs.flow.stored_flow import NodeStatus
 from dibs.model.wakeup import FLOWS
+from dibs.web.reading.flow_nodes import NodeRun
 
 #: A flow with at most this many nodes has a box for each node.
 FEW_NODES: Final = 24
@@ -78,8 +79,9 @@ class Box:
     bars: tuple[Bar, ...]
     #: Index of the group, for the address of its list of nodes.
     group: int
-    #: The node of a box with one node, else None.
+    #: The node of a box with one node, else None, and the ms that it ran, if it has ended.
     node: NodeStatus | None
+    ran: int | None
 
 
 @frozen
@@ -125,8 +127,17 @@ def _fold_levels(nodes: Sequence[NodeStatus]) -> list[Group]:
     ]
 
 
-def draw(groups: Sequence[Group], nodes: Sequence[NodeStatus], width: int, columns: int) -> Drawing:
-    """Return the drawing of groups, which are in an order with parents first."""
+def draw(
+    groups: Sequence[Group],
+    nodes: Sequence[NodeStatus],
+    runs: Mapping[int, NodeRun],
+    width: int,
+    columns: int,
+) -> Drawing:
+    """Return the drawing of groups, which are in an order with parents first.
+
+    `runs` are the known runs of nodes: a box with one node shows its arguments and its duration.
+    """
     rows = _rows(groups, columns)
     box_width = (width - (columns - 1) * COLUMN_GAP) / columns
     places: dict[int, tuple[float, float]] = {}
@@ -138,7 +149,9 @@ def draw(groups: Sequence[Group], nodes: Sequence[NodeStatus], width: int, colum
                 places[index] = (left + column * (box_width + COLUMN_GAP), y)
             y += BOX_HEIGHT + INNER_GAP
         y += ROW_GAP - INNER_GAP
-    boxes = tuple(_box(index, group, nodes, places[index], box_width) for index, group in enumerate(groups))
+    boxes = tuple(
+        _box(index, group, nodes, runs, places[index], box_width) for index, group in enumerate(groups)
+    )
     lines = tuple(
         _line(places[parent], places[index], box_width, is_ignored=parent not in group.parents)
         for index, group in enumerate(groups)
@@ -171,10 +184,18 @@ def _rows(groups: Sequence[Group], columns: int) -> list[list[list[int]]]:
 
 
 def _box(
-    index: int, group: Group, nodes: Sequence[NodeStatus], place: tuple[float, float], width: float
+    index: int,
+    group: Group,
+    nodes: Sequence[NodeStatus],
+    runs: Mapping[int, NodeRun],
+    place: tuple[float, float],
+    width: float,
 ) -> Box:
     members = [nodes[number] for number in group.numbers]
+    run = runs.get(members[0].number) if len(members) == 1 else None
     name, most = _group_name(members, group), int((width - 24) / CHARACTER)
+    if run is not None and run.arguments:
+        name = f"{name} {run.arguments}"
     tones = Counter(TONES[node.state] for node in members)
     return Box(
         x=round(place[0], 1),
@@ -187,6 +208,7 @@ def _box(
         bars=_bars(tones, place[0], width),
         group=index,
         node=members[0] if len(members) == 1 else None,
+        ran=None if run is None else run.ran,
     )
 
 

@@ -26,13 +26,14 @@ from dibs.flow.batch.plan import (
 from dibs.flow.groups import Group
 from dibs.flow.plan import COMPLETED, SKIPPED, WAITING, FlowMemo, decode_memo, is_open
 from dibs.flow.running.ending import NODES_ATTRIBUTE
-from dibs.flow.stored_flow import FlowStatus, NodeStatus, StoredFlow
+from dibs.flow.stored_flow import FlowStatus, NodeStatus, StoredFlow, find_plan
 from dibs.model.job import Slot
 from dibs.model.results import State
 from dibs.model.wakeup import FLOWS, flow_of
 from dibs.storage.protocol import Storage
 from dibs.web.reading.errors import ErrorView, error_view, hidden_message, hidden_text
-from dibs.web.reading.flow_drawing import TONES, Drawing, choose_groups, draw, node_name
+from dibs.web.reading.flow_drawing import FEW_NODES, TONES, Drawing, choose_groups, draw, node_name
+from dibs.web.reading.flow_nodes import NodeRun, Span, TimeBar, read_runs
 from dibs.web.reading.job import slot_state
 from dibs.web.reading.source import Source
 
@@ -288,6 +289,9 @@ class NodeRow:
     #: Type and message of the error; "" without one.
     error_type: str
     message: str
+    #: Its latest run, and the place of this run in the time of the flow; None if they were not read.
+    run: NodeRun | None = None
+    bar: TimeBar | None = None
 
 
 @frozen
@@ -347,7 +351,14 @@ async def read_flow(source: Source, params: Mapping[str, str]) -> FlowPage:
         flow = await StoredFlow(source.flow_context, id).status()
     except ValueError as error:
         raise Refused(f"the job {FLOWS}/{id} has no plan of a flow: {error}", field="id") from error
-    return _without_plan(id, slot) if flow is None else _page(source, flow, slot, params)
+    if flow is None:
+        return _without_plan(id, slot)
+    groups = choose_groups(flow.nodes) if flow.nodes else []
+    state, group = params.get("nodes", ""), _group_number(params, groups)
+    chosen = _select(flow.nodes, state, None if group is None else groups[group])
+    wanted = flow.nodes if len(flow.nodes) <= FEW_NODES else chosen[:MAX_LISTED]
+    runs = await read_runs(source, storage, find_plan(slot), wanted)
+    return _page(source, flow, slot, groups, chosen, runs, state=state, group=group)
 
 
 def _without_plan(id: str, slot: Slot) -> FlowPage:
@@ -365,14 +376,22 @@ def _without_plan(id: str, slot: Slot) -> FlowPage:
     )
 
 
-def _page(source: Source, flow: FlowStatus, slot: Slot, params: Mapping[str, str]) -> FlowPage:
-    groups = choose_groups(flow.nodes) if flow.nodes else []
+def _page(
+    source: Source,
+    flow: FlowStatus,
+    slot: Slot,
+    groups: Sequence[Group],
+    chosen: Sequence[NodeStatus],
+    runs: Mapping[int, NodeRun],
+    *,
+    state: str,
+    group: int | None,
+) -> FlowPage:
     counts = Counter(node.state for node in flow.nodes)
     failed = [node for node in flow.nodes if node.state in CAUSES]
-    state, group = params.get("nodes", ""), _group_number(params, groups)
-    chosen = _select(flow.nodes, state, None if group is None else groups[group])
     ended = slot.outcome if slot.current is None else None
     part = slot.current or slot.outcome
+    span = None if part is None else Span.since(part.enqueued_at, None if ended is None else ended.ended_at)
     return FlowPage(
         id=flow.id,
         kind="flow",
@@ -383,12 +402,12 @@ def _page(source: Source, flow: FlowStatus, slot: Slot, params: Mapping[str, str
         counts=tuple((name, counts[name]) for name in TONES if counts[name]),  # type: ignore[index]
         total=flow.total,
         error=error_view(source, FLOWS, flow.error),
-        desk=draw(groups, flow.nodes, *DESK) if groups else None,
-        phone=draw(groups, flow.nodes, *PHONE) if groups else None,
+        desk=draw(groups, flow.nodes, runs, *DESK) if groups else None,
+        phone=draw(groups, flow.nodes, runs, *PHONE) if groups else None,
         is_folded=len(groups) < len(flow.nodes),
-        failed=tuple(_node_row(source, node) for node in failed[:MAX_LISTED]),
+        failed=tuple(_node_row(source, node, None, None) for node in failed[:MAX_LISTED]),
         failures=len(failed),
-        nodes=tuple(_node_row(source, node) for node in chosen[:MAX_LISTED]),
+        nodes=tuple(_node_row(source, node, runs.get(node.number), span) for node in chosen[:MAX_LISTED]),
         selected=len(chosen),
         node_state=state if state in TONES else "",
         group=group,
@@ -406,7 +425,7 @@ def _select(nodes: Sequence[NodeStatus], state: str, group: Group | None) -> lis
     return [node for node in chosen if state not in TONES or node.state == state]
 
 
-def _node_row(source: Source, node: NodeStatus) -> NodeRow:
+def _node_row(source: Source, node: NodeStatus, run: NodeRun | None, span: Span | None) -> NodeRow:
     kind, _, message = node.error.partition(": ")
     return NodeRow(
         number=node.number,
@@ -417,4 +436,6 @@ def _node_row(source: Source, node: NodeStatus) -> NodeRow:
         parents=tuple(sorted({*node.parents, *node.ignored})),
         error_type=kind,
         message=hidden_text(source, node.queue, message)[:300] if message else "",
+        run=run,
+        bar=None if run is None or span is None else span.bar(run),
     )

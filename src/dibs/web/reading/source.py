@@ -224,7 +224,7 @@ class Budget:
         """Return the next page of a listing: up to `limit` entries, fewer if those before were long."""
         limit = max(1, min(limit, self.entries - self.read, self._limits.get((queue, state), FIRST_CALL)))
         page = await storage.list(queue, state, after=after, limit=limit)
-        size = sum(_slot_bytes(slot) for _, slot in page.items)
+        size = sum(slot_bytes(slot) for _, slot in page.items)
         self.read += len(page.items)
         self._bytes += size
         if page.items:
@@ -232,7 +232,7 @@ class Budget:
         return page
 
 
-def _slot_bytes(slot: Slot) -> int:
+def slot_bytes(slot: Slot) -> int:
     """Return about how many bytes an id has: its payloads, its result, and a few hundred for the rest."""
     size = 500
     for part in (slot.current, slot.successor, slot.outcome):
