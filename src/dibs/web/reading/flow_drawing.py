@@ -28,8 +28,9 @@ from dibs.web.reading.flow_nodes import NodeRun
 FEW_NODES: Final = 24
 #: Most boxes of a drawing. Nodes of a larger flow share boxes.
 MAX_BOXES: Final = 40
-#: Size of a box and the distances between boxes, in pixels.
+#: Size of a box, that of one with a line for arguments, and the distances between boxes, in pixels.
 BOX_HEIGHT: Final = 52
+TALL_BOX: Final = 70
 COLUMN_GAP: Final = 14
 ROW_GAP: Final = 36
 #: Distance between the rows of one level that has more boxes than a row.
@@ -73,7 +74,8 @@ class Box:
     #: Name, shortened to the width, and the full name.
     name: str
     full_name: str
-    #: Number of nodes by state, in words.
+    #: Arguments of its one node, "" without one, and the number of nodes by state, in words.
+    arguments: str
     states: str
     tone: str
     bars: tuple[Bar, ...]
@@ -95,10 +97,11 @@ class DrawnLine:
 
 @frozen
 class Drawing:
-    """Boxes and lines, and the size of the drawing in pixels."""
+    """Boxes and lines, the size of the drawing and the height of each box in pixels."""
 
     width: float
     height: float
+    box_height: int
     boxes: tuple[Box, ...]
     lines: tuple[DrawnLine, ...]
 
@@ -141,23 +144,25 @@ def draw(
     rows = _rows(groups, columns)
     box_width = (width - (columns - 1) * COLUMN_GAP) / columns
     places: dict[int, tuple[float, float]] = {}
+    has_arguments = len(groups) == len(nodes) and any(run.arguments for run in runs.values())
+    height = TALL_BOX if has_arguments else BOX_HEIGHT
     y = 1.0
     for level in rows:
         for row in level:
             left = (width - len(row) * box_width - (len(row) - 1) * COLUMN_GAP) / 2
             for column, index in enumerate(row):
                 places[index] = (left + column * (box_width + COLUMN_GAP), y)
-            y += BOX_HEIGHT + INNER_GAP
+            y += height + INNER_GAP
         y += ROW_GAP - INNER_GAP
     boxes = tuple(
         _box(index, group, nodes, runs, places[index], box_width) for index, group in enumerate(groups)
     )
     lines = tuple(
-        _line(places[parent], places[index], box_width, is_ignored=parent not in group.parents)
+        _line(places[parent], places[index], (box_width, height), is_ignored=parent not in group.parents)
         for index, group in enumerate(groups)
         for parent in sorted(group.edges)
     )
-    return Drawing(width, y - ROW_GAP + 2, boxes, lines)
+    return Drawing(width, y - ROW_GAP + 2, height, boxes, lines)
 
 
 def _rows(groups: Sequence[Group], columns: int) -> list[list[list[int]]]:
@@ -194,8 +199,6 @@ def _box(
     members = [nodes[number] for number in group.numbers]
     run = runs.get(members[0].number) if len(members) == 1 else None
     name, most = _group_name(members, group), int((width - 24) / CHARACTER)
-    if run is not None and run.arguments:
-        name = f"{name} {run.arguments}"
     tones = Counter(TONES[node.state] for node in members)
     return Box(
         x=round(place[0], 1),
@@ -203,6 +206,7 @@ def _box(
         width=round(width, 1),
         name=name if len(name) <= most else f"{name[: most - 1]}…",
         full_name=name,
+        arguments="" if run is None else run.arguments,
         states=states_text(members),
         tone=next(tone for tone in _BY_URGENCY if tones[tone]),
         bars=_bars(tones, place[0], width),
@@ -249,9 +253,10 @@ def states_text(members: Sequence[NodeStatus]) -> str:
 
 
 def _line(
-    upper: tuple[float, float], lower: tuple[float, float], width: float, *, is_ignored: bool
+    upper: tuple[float, float], lower: tuple[float, float], size: tuple[float, float], *, is_ignored: bool
 ) -> DrawnLine:
-    x1, y1 = upper[0] + width / 2, upper[1] + BOX_HEIGHT
+    width, height = size
+    x1, y1 = upper[0] + width / 2, upper[1] + height
     x2, y2 = lower[0] + width / 2, lower[1]
     bend = max(14.0, (y2 - y1) / 2)
     path = f"M{x1:.1f} {y1:.1f}C{x1:.1f} {y1 + bend:.1f} {x2:.1f} {y2 - bend:.1f} {x2:.1f} {y2:.1f}"

@@ -1,8 +1,8 @@
 """The chart of the last hours of a queue: how many runs ended in each part of the time, from its log.
 
-An offset is made of the beginning of each part, and one page of events is read from there. A part with more
-events than a page has an estimate. So a reading has a bound, however long the log is, and needs no warehouse.
-The parts that are over are read once.
+An offset is made of the beginning of each part, and up to four pages of events are read from there. A part
+with more events has an estimate. So a reading has a bound, however long the log is, and needs no warehouse. The
+parts that are over are read once.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dibs.web.reading.source import Budget
 PARTS: Final = 48
 HOURS: Final = (1, 6, 24)
 #: Events that one call reads, and the bounds of one reading.
-PAGE_SIZE: Final = 200
+PAGE_SIZE: Final = 500
 MAX_EVENTS: Final = 10_000
 MAX_SECONDS: Final = 0.3
-#: Calls for one part: more than one if the numbers of the log run ahead of its times.
+#: Calls for one part.
 MAX_CALLS: Final = 4
 #: Most queues whose parts are remembered.
 MAX_QUEUES: Final = 100
@@ -124,26 +124,34 @@ class Recent:
 async def _read_part(
     storage: Storage, queue: str, begin: int, end: int, newest: str, budget: Budget
 ) -> TimePart:
-    ahead = 0
+    after, ahead, is_whole = offset_before(begin, newest), 0, False
+    events = list[LogEvent]()
     for _ in range(MAX_CALLS):
-        if (after := offset_before(begin + ahead, newest)) is None:
-            break
+        if after is None:
+            return TimePart(begin, NO_ENDS if newest == "" else None)
         page = await storage.events(queue, after=after, limit=PAGE_SIZE)
         budget.read += len(page.events)
-        events = [event for _, event in page.events]
-        if len(events) < PAGE_SIZE or events[-1].at >= begin:
-            return _count(events, begin, end)
-        # The numbers are ahead of the times, as after a failover: look so much later.
-        offset, event = page.events[0]
-        ahead += max(1, number_time(offset) - event.at - ahead)
-    return TimePart(begin, NO_ENDS if newest == "" else None)
+        events += [event for _, event in page.events]
+        is_whole = len(page.events) < PAGE_SIZE or events[-1].at >= end
+        if is_whole:
+            break
+        after = page.offset
+        if events[-1].at < begin:
+            # The numbers are ahead of the times, as after a failover: look so much later.
+            offset, event = page.events[0]
+            ahead += max(1, number_time(offset) - event.at - ahead)
+            after = offset_before(begin + ahead, newest)
+    return _count(events, begin, end, is_whole=is_whole)
 
 
-def _count(events: Sequence[LogEvent], begin: int, end: int) -> TimePart:
+def _count(events: Sequence[LogEvent], begin: int, end: int, *, is_whole: bool) -> TimePart:
+    """Count the events in a part. Those that were not read are taken to be as frequent as those that were."""
     inside = [event for event in events if begin <= event.at < end]
     counts = Counter(TONES[event.kind] for event in inside if event.kind in TONES)
-    is_estimate = len(events) == PAGE_SIZE and events[-1].at < end
-    if not is_estimate:
-        return TimePart(begin, {**NO_ENDS, **counts})
-    factor = (end - begin) / max(1, events[-1].at - begin)
+    if is_whole:
+        return TimePart(begin, {tone: counts[tone] for tone in NO_ENDS})
+    if not inside:
+        return TimePart(begin, None)
+    first, last = inside[0].at, inside[-1].at
+    factor = max(1.0, (min(end, time.time() * 1000) - first) / max(1, last - first))
     return TimePart(begin, {tone: counts[tone] * factor for tone in NO_ENDS}, is_estimate=True)
