@@ -1,8 +1,8 @@
 """The chart of the last hours of a queue: how many runs ended in each part of the time, from its log.
 
 An offset is made of the beginning of each part, and up to four pages of events are read from there. A part
-with more events has an estimate. So a reading has a bound, however long the log is, and needs no warehouse. The
-parts that are over are read once.
+with more events has an estimate. So a reading has a bound, however long the log is, and needs no warehouse.
+The parts that are over are read once.
 """
 
 from __future__ import annotations
