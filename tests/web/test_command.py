@@ -54,9 +54,9 @@ async def stored(shell: Shell) -> Shell:
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 async def test_it_serves_a_storage_without_a_token_and_read_only(stored: Shell, stop: signal.Signals) -> None:
     with serving(stored) as (printed, process):
-        overview = httpx2.get(printed["url"])
-        job = httpx2.get(f"{printed['url']}job?queue=emails&id=welcome-42")
-        write = httpx2.post(f"{printed['url']}do/pause?queue=emails")
+        overview = httpx2.get(printed["url"], timeout=60)
+        job = httpx2.get(f"{printed['url']}job?queue=emails&id=welcome-42", timeout=60)
+        write = httpx2.post(f"{printed['url']}do/pause?queue=emails", timeout=60)
         process.send_signal(stop)
         code = process.wait(20)
 
@@ -70,8 +70,8 @@ async def test_it_serves_a_storage_without_a_token_and_read_only(stored: Shell, 
 async def test_write_needs_the_token_of_the_address(stored: Shell) -> None:
     with serving(stored, "--write", "--hide-values", DIBS_WEB_TOKEN="t" * 20) as (printed, _):
         base, _, token = printed["url"].partition("?token=")
-        closed = httpx2.get(base)
-        with httpx2.Client(follow_redirects=True) as client:
+        closed = httpx2.get(base, timeout=60)
+        with httpx2.Client(follow_redirects=True, timeout=60) as client:
             opened = client.get(printed["url"])
             job = client.get(f"{base}job?queue=emails&id=welcome-42")
 

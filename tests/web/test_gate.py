@@ -49,7 +49,7 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[str]:
 
 
 async def test_the_token_opens_a_path_that_has_the_cookie_for_itself(tmp_path: Path) -> None:
-    async with serving(tmp_path, write=True) as base, httpx2.AsyncClient() as client:
+    async with serving(tmp_path, write=True) as base, httpx2.AsyncClient(timeout=60) as client:
         closed = await client.get(f"{base}queue?name=q")
         wrong = await client.get(f"{base}queue?name=q&token={'u' * 24}")
         opened = await client.get(f"{base}queue?name=q&token={TOKEN}")
@@ -76,7 +76,7 @@ async def test_the_token_opens_a_path_that_has_the_cookie_for_itself(tmp_path: P
 
 async def test_the_cookie_is_secure_behind_tls(tmp_path: Path) -> None:
     """A proxy of this machine passes the scheme in X-Forwarded-Proto."""
-    async with serving(tmp_path, write=True) as base, httpx2.AsyncClient() as client:
+    async with serving(tmp_path, write=True) as base, httpx2.AsyncClient(timeout=60) as client:
         answer = await client.get(f"{base}?token={TOKEN}", headers={"X-Forwarded-Proto": "https"})
 
     assert "Secure" in answer.headers["set-cookie"].split("; ")
@@ -99,7 +99,7 @@ async def test_the_token_leads_to_no_other_site(tmp_path: Path, path: str) -> No
 
 async def test_no_value_of_a_request_reaches_an_answer_as_markup(tmp_path: Path) -> None:
     """Cookies, headers and parameters: a page repeats some of them, and each is escaped."""
-    async with serving(tmp_path) as base, httpx2.AsyncClient(headers=HOSTILE_HEADERS) as client:
+    async with serving(tmp_path) as base, httpx2.AsyncClient(headers=HOSTILE_HEADERS, timeout=60) as client:
         for path in ("", *PAGES[1:], "static/dibs.js", "nothing", f"{MARKUP}/x", "do/pause"):
             answer = await client.get(f"{base}{path}", params=HOSTILE_PARAMS)
 

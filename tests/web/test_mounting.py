@@ -89,10 +89,10 @@ async def test_a_mounted_dashboard_shows_and_writes(host: Any, tmp_path: Path) -
         await app.queue("emails").enqueue({}, id="a")
         async with serving(host(dibs_web(app, allow=allow)), lifespan="auto") as address:
             base = address.rstrip("/")
-            async with httpx2.AsyncClient(cookies={"session": "ada"}) as client:
+            async with httpx2.AsyncClient(cookies={"session": "ada"}, timeout=60) as client:
                 await check(client, base)
             for name, status in (("bob", 200), ("eve", 403)):
-                async with httpx2.AsyncClient(cookies={"session": name}) as client:
+                async with httpx2.AsyncClient(cookies={"session": name}, timeout=60) as client:
                     page = await client.get(f"{base}/jobs/queue?name=emails")
 
                 assert status == page.status_code
@@ -195,10 +195,10 @@ async def test_a_dashboard_in_django_reads_the_session_of_django(tmp_path: Path)
     async with Dibs(f"file:{tmp_path}/jobs") as app:
         await app.queue("emails").enqueue({}, id="a")
         with django_site(tmp_path) as (base, ada, bob, eve):
-            async with httpx2.AsyncClient(cookies={"sessionid": ada}) as client:
+            async with httpx2.AsyncClient(cookies={"sessionid": ada}, timeout=60) as client:
                 await check(client, base)
             for key, status in ((bob, 200), (eve, 403), ("none", 403)):
-                async with httpx2.AsyncClient(cookies={"sessionid": key}) as client:
+                async with httpx2.AsyncClient(cookies={"sessionid": key}, timeout=60) as client:
                     page = await client.get(f"{base}/jobs/queue?name=emails")
 
                 assert status == page.status_code

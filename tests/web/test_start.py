@@ -101,7 +101,7 @@ async def test_the_server_is_prepared_before_it_gives_its_address(
     try:
         url = await asyncio.wait_for(address, 60)
         prepared = [name for name, _ in compiled]
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(timeout=60) as client:
             answer = await client.get(url)
     finally:
         server.cancel()
