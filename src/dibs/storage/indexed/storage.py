@@ -131,11 +131,7 @@ class IndexedStorage(ABC):
             index.now = max(before, now or 0)
             return index.now > before
         time_ms = time.time_ns() // 1_000_000
-        if time_ms >= index.now:
-            index.now = time_ms
-            index.lead = 0
-        else:
-            index.now, index.lead = clock.storage_time(time_ms, index.now, index.lead)
+        index.now, index.lead = clock.storage_time(time_ms, index.now, index.lead)
         if index.lead != self._reported_lead:
             self._reported_lead = index.lead
             clock.report_lead(self.url, index.lead)
