@@ -36,6 +36,24 @@ def test_a_fault_exits_with_1_and_says_what_to_do(shell: Shell) -> None:
     assert [] == differences(SHAPES["doctor"], report)
 
 
+def test_a_damaged_storage_that_cannot_be_opened_has_a_remedy(shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    for number in range(4):
+        shell.type("enqueue", "emails", str(number), "--url", f"file:{folder}")
+    commit = sorted(folder.glob("commits/*"))[-2]
+    damaged = bytearray(commit.read_bytes())
+    damaged[-1] ^= 255
+    commit.write_bytes(damaged)
+    done = shell.type("doctor", f"file:{folder}")
+    counts = shell.type("counts", "--url", f"file:{folder}")
+
+    assert 1 == done.exit_code
+    assert "storage-damaged" in done.stdout
+    assert commit.name in done.stdout.replace("\n", "")
+    assert "remove this file and all with higher numbers" in " ".join(done.stdout.split())
+    assert "`dibs doctor` says what to do" in counts.stderr
+
+
 def test_the_table_is_whole_at_80_columns(shell: Shell) -> None:
     for queue in ("emails", "q" * 300):
         shell.type("enqueue", queue, "1")

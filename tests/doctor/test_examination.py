@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -257,3 +258,19 @@ async def test_the_calls_of_an_examination_do_not_depend_on_the_number_of_jobs()
             calls.append(counted.calls)
 
     assert ["renew", "queues", "counts", "list", "list", "renew"] == calls[0] == calls[1]
+
+
+async def test_damage_is_a_finding_of_a_storage_that_cannot_be_opened(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'jobs'}"
+    async with open_storage(url) as storage:
+        for number in range(3):
+            await enqueue(storage, "emails", str(number))
+    commit = sorted(tmp_path.glob("jobs/commits/*"))[-2]
+    damaged = bytearray(commit.read_bytes())
+    damaged[-1] ^= 255
+    commit.write_bytes(damaged)
+    report = await examine(open_storage(url))
+    [finding] = of_content(report)
+
+    assert ("storage-damaged", False, False) == (finding.code, report.was_opened, report.is_healthy)
+    assert str(commit) in finding.found

@@ -12,6 +12,7 @@ from attrs import evolve, field, frozen
 
 from dibs.doctor.checks import check_clock, check_leases, check_queues, check_runs, check_workers
 from dibs.doctor.facts import Facts, read_facts
+from dibs.errors import StorageDamaged
 from dibs.model.findings import SEVERITIES, Finding, Rule
 from dibs.storage.abilities import Diagnosis, ability
 from dibs.storage.protocol import Storage
@@ -29,7 +30,16 @@ NOT_EXAMINED: Final = Rule(
     "There may be faults that this examination has not found.",
     "Run it again when the storage is less busy.",
 )
-RULES: Final = (NOT_EXAMINED,)
+DAMAGED: Final = Rule(
+    "storage-damaged",
+    "error",
+    "The disk, or another program, has changed the data. Calls that need this part are refused, so that no "
+    "answered call is lost without a word and no job runs twice.",
+    "Stop the programs that use the storage, and copy its data as they are. Then restore a backup. Without "
+    "one: of a damaged file in commits, remove this file and all with higher numbers, and with them the "
+    "calls since; remove a damaged job by its id with `queue.forget`.",
+)
+RULES: Final = (NOT_EXAMINED, DAMAGED)
 
 
 @frozen
@@ -55,13 +65,17 @@ class Report:
 async def examine(storage: Storage, clock: Callable[[], float] = time.time) -> Report:
     """Examine a storage that is not open. Raise StorageError if it cannot be reached or opened.
 
-    A storage that this dibs would migrate, or refuse, is not opened: its server alone is examined.
+    A storage that this dibs would migrate, or refuse, is not opened: its server alone is examined. A damaged
+    storage is a finding.
     """
     findings = await _diagnose(storage)
-    if any(finding.blocks for finding in findings):
-        return Report(storage.url, findings=in_order(findings))
-    async with storage:
-        report = await _examine_content(storage, clock)
+    report = Report(storage.url)
+    if not any(finding.blocks for finding in findings):
+        try:
+            async with storage:
+                report = await _examine_content(storage, clock)
+        except StorageDamaged as error:
+            findings.append(DAMAGED.finding(str(error)))
     return evolve(report, findings=in_order([*findings, *report.findings]))
 
 

@@ -371,7 +371,7 @@ class FileStorage(IndexedStorage):
             for step in steps:
                 self._wakeups.notify(step)
         except CorruptFile as damage:
-            raise StorageDamaged(f"{damage}. 'The file storage' in the docs says what to do") from None
+            raise StorageDamaged(f"{damage}; `dibs doctor` says what to do") from None
         except OSError as error:
             raise to_read_error(error, f"cannot read {self._directory.path}") from error
         if self._replay.reloaded:
