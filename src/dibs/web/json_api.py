@@ -31,7 +31,7 @@ from dibs.web.safety import (
     json_response,
     read_body,
 )
-from dibs.web.writes import log_write
+from dibs.web.writes import log_write, set_all_paused
 
 #: Parts of a page that only its drawing and its forms need.
 _LEFT_OUT: Final = frozenset(("desk", "phone", "form", "editable"))
@@ -103,6 +103,14 @@ async def _pause(call: WriteCall) -> Mapping[str, Any]:
 async def _resume(call: WriteCall) -> Mapping[str, Any]:
     await call.queue.resume()
     return {"answer": "resumed"}
+
+
+async def _pause_all(call: WriteCall) -> Mapping[str, Any]:
+    return {"answer": "paused", "queues": await set_all_paused(call.source, paused=True)}
+
+
+async def _resume_all(call: WriteCall) -> Mapping[str, Any]:
+    return {"answer": "resumed", "queues": await set_all_paused(call.source, paused=False)}
 
 
 async def _configure(call: WriteCall) -> Mapping[str, Any]:
@@ -178,6 +186,8 @@ ACTIONS: Final[Mapping[str, ApiWrite]] = {
     "forget": ApiWrite(_forget),
     "pause": ApiWrite(_pause),
     "resume": ApiWrite(_resume),
+    "pause_all": ApiWrite(_pause_all),
+    "resume_all": ApiWrite(_resume_all),
     "configure": ApiWrite(
         _configure, frozenset({"max_active", "per_key", "rate", "key_rate", "retention", "log_level"})
     ),

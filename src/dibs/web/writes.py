@@ -339,20 +339,25 @@ async def resume(write: Write) -> Done:
 
 
 async def pause_all(write: Write) -> Done:
-    return await _set_all_paused(write, "pause_all", paused=True)
+    await set_all_paused(write.source, paused=True)
+    return Done("overview", {}, "pause_all")
 
 
 async def resume_all(write: Write) -> Done:
-    return await _set_all_paused(write, "resume_all", paused=False)
+    await set_all_paused(write.source, paused=False)
+    return Done("overview", {}, "resume_all")
 
 
-async def _set_all_paused(write: Write, code: str, *, paused: bool) -> Done:
-    """Pause or resume the queues of the storage. One that comes later keeps the default, not paused."""
-    storage = await write.source.storage()
-    queues = await write.source.census.queues()
+async def set_all_paused(source: Source, *, paused: bool) -> int:
+    """Pause or resume the queues of the storage, and return the number of those that this changed.
+
+    A queue that comes later keeps the default, not paused.
+    """
+    storage = await source.storage()
+    queues = await source.census.queues()
     other = [name for name, settings in queues.items() if settings.paused != paused]
     await gather(other, lambda name: storage.configure(name, SettingsPatch(paused=paused)))
-    return Done("overview", {}, code)
+    return len(other)
 
 
 async def configure(write: Write) -> Done:

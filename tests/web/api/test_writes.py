@@ -216,6 +216,19 @@ async def test_an_unknown_action_names_the_known_ones(jobs: Dibs) -> None:
     assert "known actions: enqueue" in answer.json()["error"]["message"]
 
 
+async def test_all_queues_are_paused_and_resumed(jobs: Dibs) -> None:
+    await jobs.queue("other").pause()
+    async with browse(dibs_web(jobs, allow=may("write"))) as browser:
+        paused = (await send(browser, "pause_all", {})).json()
+        states = {info.name: info.settings.paused for info in await jobs.storage.queues()}
+        resumed = (await send(browser, "resume_all", {})).json()
+
+    assert {"answer": "paused", "queues": len(states) - 1} == paused
+    assert {True} == set(states.values())
+    assert {"answer": "resumed", "queues": len(states)} == resumed
+    assert not any(info.settings.paused for info in await jobs.storage.queues())
+
+
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("allow", ["read", may("read"), may("none")])
 async def test_nobody_writes_without_permission(jobs: Dibs, action: str, allow: Any) -> None:
