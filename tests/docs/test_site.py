@@ -30,6 +30,12 @@ def test_the_navigation_names_every_page_once() -> None:
     assert pages == sorted(NAV.findall((PROJECT / "mkdocs.yml").read_text("utf-8")))
 
 
+def test_each_page_says_the_version() -> None:
+    lines = (PROJECT / "mkdocs.yml").read_text("utf-8").splitlines()
+
+    assert f"copyright: dibs {dibs.__version__}" in lines
+
+
 def test_the_list_for_programs_is_that_of_the_menu(monkeypatch: pytest.MonkeyPatch) -> None:
     """`python tools/write_llms.py` writes it."""
     monkeypatch.syspath_prepend(PROJECT / "tools")
