@@ -13,6 +13,7 @@ from markdown import markdown  # type: ignore[import-untyped]  # the package has
 import dibs
 import dibs.testing
 from dibs.client.sync.app import BlockingDibs
+from dibs.version import VERSION
 from tests.docs.pages import DOCS
 from tests.source import PROJECT
 
@@ -33,7 +34,7 @@ def test_the_navigation_names_every_page_once() -> None:
 def test_each_page_says_the_version() -> None:
     lines = (PROJECT / "mkdocs.yml").read_text("utf-8").splitlines()
 
-    assert f"copyright: dibs {dibs.__version__}" in lines
+    assert f"copyright: dibs {VERSION}" in lines
 
 
 def test_the_list_for_programs_is_that_of_the_menu(monkeypatch: pytest.MonkeyPatch) -> None:
