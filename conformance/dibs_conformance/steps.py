@@ -120,6 +120,8 @@ class RecordedStep(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     resets: bool = True
     #: False for an update-only request.
     creates: bool = True
+    #: True for a request that asks the active run to end.
+    supersedes: bool = False
     running: bool = False
     lease: str = ""
     limit: int = 0

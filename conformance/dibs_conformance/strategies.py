@@ -113,6 +113,10 @@ CONFLICTS: tuple[OnConflict, ...] = (
         for run_at in ("always", "never", "later", "earlier")
         for reset in (None, True, False)
     ),
+    Update(supersede=True),
+    Update(supersede=True),
+    Update(supersede=True, data=False, run_at="never"),
+    Update(supersede=True, run_at="later", reset_counts=False),
     *(
         Update(create=False, run_at=run_at, reset_counts=reset)
         for run_at in ("always", "never", "later", "earlier")

@@ -87,6 +87,7 @@ class Walk:
 VERBS: dict[str, Callable[[Walk], Awaitable[str]]] = {
     "enqueue Update": lambda walk: walk.put(Update()),
     "enqueue Update(create=False)": lambda walk: walk.put(UPDATE_ONLY),
+    "enqueue Update(supersede)": lambda walk: walk.put(Update(supersede=True)),
     "enqueue Reject": lambda walk: walk.put(Reject()),
     "enqueue Reject(failed)": lambda walk: walk.put(Reject(failed=True)),
     "claim": Walk.take,
@@ -112,8 +113,10 @@ async def bring(walk: Walk, source: str) -> None:
         await walk.claim()
     if state == BLOCKED_UPDATES:
         await walk.put(UPDATE_ONLY)
-    elif state == "active+blocked":
+    elif state.startswith("active+blocked"):
         await walk.put(Update())
+    if state.endswith(" (handed off)"):
+        await walk.settle(HOWS["HandOff"])
 
 
 def named(slot: Slot) -> str:
@@ -136,7 +139,7 @@ async def walk() -> AsyncIterator[Walk]:
 async def test_the_row_holds(walk: Walk, row: Row) -> None:
     """The verb takes an id from `source` to `target` and returns `answer`."""
     await bring(walk, row.source)
-    assert row.source == named(await walk.slot())
+    assert row.source.replace(" (handed off)", "") == named(await walk.slot())
 
     answer = await VERBS[row.verb](walk)
 
@@ -171,6 +174,7 @@ def test_no_state_met_by_no_verb_is_told_twice() -> None:
     [
         "enqueue Update",
         "enqueue Update(create=False)",
+        "enqueue Update(supersede)",
         "enqueue Reject",
         "cancel",
         "retry_failed",

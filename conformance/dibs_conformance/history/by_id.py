@@ -13,7 +13,7 @@ from typing import TypeVar
 from attrs import define, field
 
 from dibs.model.requests import Settings
-from dibs_conformance.steps import FOLLOWED, RecordedStep, without_superseded
+from dibs_conformance.steps import FOLLOWED, UNKNOWN, RecordedStep, without_superseded
 from dibs_conformance.verbs.configure import setting_texts
 
 #: The settings of a queue that was never configured, as JSON texts.
@@ -100,6 +100,8 @@ STEP_LISTS = {
     **dict.fromkeys(("finish", "cancel", "amend", "retry_failed", "forget", "reap", "import"), "others"),
 }
 ACCEPTED = frozenset({"queued", "updated", "blocked"})
+#: Statuses of an enqueue that met an active run, or may have.
+MAY_BLOCK = frozenset({"blocked", FOLLOWED, UNKNOWN})
 #: Operations that look at any job of a queue, and change some.
 HOLDING = frozenset({"reap", "drop", "prune"})
 
@@ -273,6 +275,11 @@ class RecordedHistory:
                 run.handed_off = run.handed_off or step.how == "hand_off"
                 if may_close(step):
                     run.closing_steps.append((step.began, step))
+        # A superseding enqueue ends a handed-off run at once, and only asks a run under a lease to end.
+        handed_off = [run for run in id_steps.runs if run.handed_off]
+        for step in id_steps.enqueues if handed_off else ():
+            if step.supersedes and step.status in MAY_BLOCK:
+                close_begun(handed_off, step)
         for step in id_steps.others:
             self._add_closing_step(id_steps, by_fence, step)
         queue = id_steps.key[0]
@@ -290,9 +297,7 @@ class RecordedHistory:
                 run.closing_steps.append((step.began, step))
         elif step.op == "forget" or (step.op == "cancel" and step.running):
             if step.status not in NOT_CLOSING:
-                for run in id_steps.runs:
-                    if step.ended is None or step.ended >= run.claim.began:
-                        run.closing_steps.append((step.began, step))
+                close_begun(id_steps.runs, step)
         elif step.op == "finish" and step.status in ("done", "unknown"):
             for run in id_steps.runs:
                 if run.covers(step.revision):
@@ -328,6 +333,13 @@ def keep_first(firsts: dict[KeyT, RecordedStep], key: KeyT, step: RecordedStep) 
     """Keep the step that was sent first."""
     if key not in firsts or step.began < firsts[key].began:
         firsts[key] = step
+
+
+def close_begun(runs: Iterable[RecordedRun], step: RecordedStep) -> None:
+    """Add the step to those that may have closed each run that was claimed before its answer."""
+    for run in runs:
+        if step.ended is None or step.ended >= run.claim.began:
+            run.closing_steps.append((step.began, step))
 
 
 #: Answers of a cancel or a forget that did not close a run.

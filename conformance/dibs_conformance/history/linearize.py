@@ -341,7 +341,7 @@ def enqueued(attempt: Attempt) -> Iterator[Answer]:
 def accepted(attempt: Attempt) -> Iterator[Answer]:
     """Yield the answer to an enqueue that is accepted, and the state after it, for each rule it may have."""
     step, number = attempt.step, attempt.number
-    own = Update(data=step.replaces, reset_counts=step.resets, create=step.creates)
+    own = Update(data=step.replaces, reset_counts=step.resets, create=step.creates, supersede=step.supersedes)
     job = NewJob(id=ID, data=JobData(payload=step.payload.encode()))
     for rule in (own,) if step.client else LOGGED_RULES:
         if attempt.record.current is None and not rule.create:

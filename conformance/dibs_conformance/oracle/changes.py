@@ -35,7 +35,7 @@ from dibs.model.requests import (
     SettleAction,
     Update,
 )
-from dibs.model.results import EnqueueResult
+from dibs.model.results import CancelStatus, EnqueueResult
 from dibs_conformance.oracle.ids import AcceptedEnqueue, IdRecord, apply_enqueue, new_job, replay
 from dibs_conformance.oracle.queue import KeyedResult, Oracle, OracleQueue, first_start
 
@@ -161,6 +161,8 @@ def accept(queue: OracleQueue, record: IdRecord, job: NewJob, on_conflict: Updat
     )
     status, holder = add_to_id(record, job.id, enqueued)
     queue.log_event(status, job.id, now, holder)
+    if on_conflict.supersede and status == "blocked":
+        ask_to_end(queue, record, now)
     return EnqueueResult(status, found, holder.first, holder.revision)  # type: ignore[arg-type]
 
 
@@ -176,6 +178,20 @@ def add_to_id(record: IdRecord, id: str, enqueued: AcceptedEnqueue) -> tuple[str
     blocked = record.successor()
     assert blocked is not None  # noqa: S101 - it was just added
     return "blocked", blocked
+
+
+def ask_to_end(queue: OracleQueue, record: IdRecord, now: int) -> CancelStatus:
+    """Request the cancellation of the active run. A handed-off run ends as cancelled at once."""
+    job = record.current
+    assert job is not None  # noqa: S101 - the caller found an active run
+    assert job.run is not None  # noqa: S101
+    if job.run.lease is None:
+        end_current(queue, record, "cancelled", now)
+        return "cancelled"
+    if not job.run.cancel_requested:
+        record.current = replace(job, run=replace(job.run, cancel_requested=True))
+        queue.log_event("cancel_requested", job.id, now, record.current)
+    return "requested"
 
 
 def resolve_time(run_at: int | None, delay: int | None, now: int) -> int:

@@ -95,10 +95,13 @@ BAD_JOBS = {
     **{name: NewJob(id="a", **times) for name, times in BAD_TIMES.items()},
     **{name: NewJob(id="a", data=data) for name, data in BAD_DATA.items()},
 }
-#: Update-only requests that would replace data, or that have data.
+#: Update-only requests that would replace data or supersede a run, or that have data.
 BAD_UPDATES = {
     "create=False with data=True": EnqueueRequest(
         job=NewJob(id="a"), on_conflict=Update(create=False, data=True)
+    ),
+    "create=False with supersede=True": EnqueueRequest(
+        job=NewJob(id="a"), on_conflict=Update(create=False, supersede=True)
     ),
     **{
         f"create=False with {name}": EnqueueRequest(

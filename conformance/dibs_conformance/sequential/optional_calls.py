@@ -311,12 +311,13 @@ BATCHES: Final[dict[str, tuple[tuple[str, ...], tuple[OnConflict, ...]]]] = {
     "rejects": (IDS[:4], (Reject(),) * 4),
     "one reject": (("completed",), (Reject(),)),
     "one update-only request": (("absent",), (Update(create=False),)),
+    "one superseding request": (("active",), (Update(supersede=True),)),
     "all rules": (
         IDS,
         (
             Update(run_at="later"),
             Update(data=False),
-            Update(run_at="never"),
+            Update(run_at="never", supersede=True),
             Reject(),
             Update(create=False),
             Reject(),

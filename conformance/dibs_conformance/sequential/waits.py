@@ -88,6 +88,7 @@ GENERAL_CASES: Final = (
     WaitCase("cancel of a waiting job", "ids", "enqueue a", "cancel a"),
     WaitCase("cancel of a successor", "ids", BLOCKED, "cancel a"),
     WaitCase("cancel of a handed-off run", "ids", HANDED_OFF, "cancel a running=yes"),
+    WaitCase("supersede of a handed-off run", "ids", HANDED_OFF, "enqueue a on_conflict=supersede:yes"),
     WaitCase("finish", "ids", HANDED_OFF, "finish complete a"),
     WaitCase("drop after a requested cancellation", "ids", f"{CLAIM}; cancel a running=yes", "drop 1"),
     WaitCase("report", "progress", CLAIM, "report a 0.5"),

@@ -228,6 +228,61 @@ Update-only follow-ups for an id without a job, for a waiting and for an active 
     grant; enqueue a b; claim; enqueue c delay=hour; complete a then=update+a+b+c; fail b then=update+a+b+c
     claim
 """)
+NEW = "on_conflict=supersede:yes"
+#: Requests that ask the run they meet to end.
+SUPERSEDED: Final = read_histories(f"""
+A request supersedes nothing, a waiting job, a scheduled job and an outcome: it is a plain update. [restarts]
+    set log_level=all; grant; enqueue a {NEW} want_outcome=yes; enqueue a payload=2 {NEW}
+    enqueue b delay=5; enqueue b payload=2 {NEW}+run_at:never; claim; wait 5; claim; complete a
+    enqueue a {NEW} want_outcome=yes, a {NEW} want_outcome=yes; fail b; enqueue b payload=3 {NEW}
+    claim; events
+A superseded run ends in each way. Its data never comes back, and the new job begins with counts 0. [restarts]
+    set log_level=all fail_handler=yes; grant hour q q!fail
+    each $back = retry error=Oops | retry cause=timeout delay=hour | release | release delay=5 | hand_off:
+        enqueue a payload=1 attributes=a:1; claim; report a 0.5 memo=m; retry a; claim
+        enqueue a payload=2 {NEW}; renew hour; $back a; claim; complete a; forget a
+    each $end = complete result=1 | fail | cancelled error=Oops:
+        enqueue a payload=1; claim; enqueue a payload=2 {NEW}; $end a; claim; complete a
+    events
+A superseded run loses its lease by a reap and by a drop, with due and scheduled successors. [restarts]
+    set log_level=all
+    each $new = {NEW} | delay=hour {NEW} | data:no+{NEW}:
+        grant 10; enqueue a; claim; enqueue a {NEW}; wait 10; reap; grant; claim; enqueue a delay=hour {NEW}
+        drop; forget a
+    events
+A request joins the list of a run: before, between and after plain and update-only requests.
+    set log_level=all; grant
+    each $first = payload=2 | delay=hour {UPDATE} | payload=2 {NEW}:
+        each $last = payload=4 | {RESET} | payload=4 {NEW} | payload=4 on_conflict=data:no:
+            enqueue a payload=1; claim; enqueue a $first; enqueue a payload=3 delay=5 {NEW}; enqueue a $last
+            retry a; wait 5; claim; cancelled a; forget a
+    events
+A cancel drops the successor of a superseded run, and the run is still asked to end.
+    set log_level=all; grant
+    each $back = retry release complete:
+        enqueue a; claim; enqueue a payload=2 {NEW}; cancel a; enqueue a payload=3; cancel a; renew hour
+        $back a; enqueue a payload=4; claim; enqueue a {NEW}; cancel a running=yes; enqueue a {NEW}; release a
+        forget a
+    events
+A handed-off run is superseded, alone and with successors, and its older outcome was kept. [restarts]
+    set log_level=all; grant
+    enqueue a payload=1; claim; hand_off a; old = enqueue a payload=2 {NEW} want_outcome=yes; claim
+    hand_off a; enqueue a payload=3; enqueue a payload=4 {NEW} want_outcome=yes
+    finish complete a revision=old
+    complete a; claim; hand_off a; enqueue a delay=hour {UPDATE}; enqueue a payload=5 {NEW}; events
+A handed-off run is superseded in one batch with requests that want the outcome before them.
+    grant; enqueue a; claim; complete a result=1; enqueue a; claim; hand_off a
+    enqueue a want_outcome=yes, a {NEW} want_outcome=yes, a want_outcome=yes, a {NEW} request_key=k
+    enqueue a {NEW} request_key=k; claim; enqueue a {NEW} request_key=k
+A handed-off run is superseded in queues that keep no outcome, and in one without a log.
+    grant
+    each $kept = retention=cancelled:0 | log_level=off | log_level=runs:
+        set $kept; enqueue a payload=1; claim; hand_off a; enqueue a payload=2 {NEW}; claim; complete a
+    events
+Superseded runs of a queue with `max_active`: a handed-off one has no place in it.
+    set max_active=1; grant; enqueue a b; claim; enqueue a {NEW}; claim; hand_off a; claim; hand_off b
+    enqueue b {NEW}; claim
+""")
 #: A memo that is no text, to find a storage that decodes it.
 MEMO = "memo=\x00\xffmemo"
 RUN = f"enqueue a payload=1 attributes=a:1; claim; report a {MEMO}"
@@ -477,7 +532,7 @@ def move_each_state(lockstep: Lockstep, session: ExampleSession) -> None:
 #: The histories that compare the state only where they say so.
 UNCOMPARED: Final = (*close_values.UNCOMPARED, serve_wide)
 LAST: Final[tuple[Callable[[Lockstep], None], ...]] = (
-    *(*UPDATES, *MEMOS, *ENDS),
+    *(*UPDATES, *SUPERSEDED, *MEMOS, *ENDS),
     amend_the_lease,
     *MORE_ENDS,
     *LARGE,
@@ -489,7 +544,7 @@ LAST: Final[tuple[Callable[[Lockstep], None], ...]] = (
 )
 #: The fixed histories that a durable storage runs again with restarts and compactions.
 INTERRUPTED: Final[tuple[FixedHistory, ...]] = tuple(
-    history for history in FIRST + UPDATES + MEMOS + ENDS if "restarts" in history.tags
+    history for history in FIRST + UPDATES + SUPERSEDED + MEMOS + ENDS if "restarts" in history.tags
 )
 
 

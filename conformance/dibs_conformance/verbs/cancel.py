@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from msgspec.structs import replace
 
-from dibs.model.job import Job
 from dibs.model.results import CancelStatus
 from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import MachineBase
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.changes import end_current
+from dibs_conformance.oracle.changes import ask_to_end, end_current
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.verbs.actions import ClientAction, ClientState
@@ -51,7 +50,7 @@ def cancel(queue: OracleQueue, id: str, now: int, *, running: bool) -> CancelSta
     dropped = drop_successor(queue, record, now)
     if not running:
         return "cancelled" if dropped else "active"
-    return cancel_running(queue, record, job, now)
+    return ask_to_end(queue, record, now)
 
 
 def drop_successor(queue: OracleQueue, record: IdRecord, now: int) -> bool:
@@ -61,17 +60,6 @@ def drop_successor(queue: OracleQueue, record: IdRecord, now: int) -> bool:
     record.drop_successor(now)
     queue.log_attempt_end("cancelled", replace(blocked, attempts=0), now)
     return True
-
-
-def cancel_running(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> CancelStatus:
-    assert job.run is not None  # noqa: S101 - the caller checked it
-    if job.run.lease is None:
-        end_current(queue, record, "cancelled", now)
-        return "cancelled"
-    if not job.run.cancel_requested:
-        record.current = replace(job, run=replace(job.run, cancel_requested=True))
-        queue.log_event("cancel_requested", job.id, now, record.current)
-    return "requested"
 
 
 class CancelRules(MachineBase):

@@ -35,13 +35,14 @@ from dibs_conformance.verbs.verb import (
     read_scenes,
 )
 
-#: `ClientAction.conflict` is an index into these. The last one is update-only: its job has no data.
+#: `ClientAction.conflict` is an index into these. UPDATE_ONLY is that whose job has no data.
 CONFLICT_OPTIONS: tuple[OnConflict, ...] = (
     *(Update(), Update(), Update(), Reject(), Reject(failed=True)),
     *(Update(data=False, run_at="earlier"), Update(run_at="later", reset_counts=False)),
     Update(create=False, run_at="later"),
+    Update(supersede=True),
 )
-UPDATE_ONLY = len(CONFLICT_OPTIONS) - 1
+UPDATE_ONLY = 7
 #: `ClientAction.data` is an index into these, or `LARGE_DATA` for a payload of `LARGE_BYTES` bytes.
 JOB_DATA = (
     JobData(payload=b"1"),
@@ -131,6 +132,7 @@ def request_fields(queue: str, request: EnqueueRequest) -> Fields:
         "replaces": not isinstance(on_conflict, Update) or on_conflict.replaces,
         "resets": not isinstance(on_conflict, Update) or on_conflict.resets,
         "creates": not isinstance(on_conflict, Update) or on_conflict.create,
+        "supersedes": isinstance(on_conflict, Update) and on_conflict.supersede,
     }
 
 
@@ -154,6 +156,11 @@ VERB = Verb(
         enqueue beside enqueue
         enqueue beside settle (3, The fold law)
         enqueue beside settle (3, The fold law): / enqueue conflict=7 / settle
+        enqueue beside settle (3, enqueue): runs / enqueue conflict=8 / settle retry later
+        enqueue beside settle (3, enqueue): runs / enqueue conflict=8 / settle hand off
+        enqueue beside cancel (3, enqueue): runs / enqueue conflict=8 / cancel flag
+        enqueue beside reap (3, enqueue): runs under a short lease / enqueue conflict=8 / reap late
+        enqueue beside finish (3, enqueue): handed off / enqueue conflict=8 / finish
         enqueue beside events (3, Events): leases; configure all events / enqueue / enqueue b; events
     """),
     scenes=read_scenes("""
@@ -161,6 +168,8 @@ VERB = Verb(
         update: leases; enqueue / enqueue data=1
         block: runs / enqueue a a data=1
         update only: runs / enqueue conflict=7
+        supersede: runs / enqueue a a conflict=8
+        supersede a handed-off run: handed off / enqueue conflict=8
     """),
     encoding=CallEncoding(recorded_request, recorded_reply),
 )

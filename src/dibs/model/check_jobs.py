@@ -160,6 +160,7 @@ def check_conflict(on_conflict: OnConflict, job: NewJob | None = None) -> None:
             "create": on_conflict.create,
             "data": on_conflict.replaces,
             "reset_counts": on_conflict.resets,
+            "supersede": on_conflict.supersede,
         }
     elif isinstance(on_conflict, Reject):
         flags = {"failed": on_conflict.failed}
@@ -177,6 +178,12 @@ def _check_update_only(rule: Update, job: NewJob | None) -> None:
         raise Refused(
             "on_conflict.data is True, but an update with create=False has no data; leave data out",
             field="on_conflict.data",
+        )
+    if rule.supersede:
+        raise Refused(
+            "on_conflict.supersede is True, but an update with create=False makes no job that could take the "
+            "place of the run; leave create out, or call cancel with running=True",
+            field="on_conflict.supersede",
         )
     if job is not None and job.data is not NO_DATA and job.data != NO_DATA:
         raise Refused(

@@ -34,6 +34,10 @@ class Update(Struct, frozen=True, gc=False, tag="update"):
     create: bool = True
     """False for an update-only request: an id without a live job stays unchanged. Such a request has no data,
     and moves only `run_at` and the counts of a live job."""
+    supersede: bool = False
+    """True to ask the active run that the request meets to end, as `cancel` with `running=True` does. The
+    request is its successor, and the run cannot come back. A handed-off run ends as cancelled at once. It is
+    refused with `create=False`."""
 
     @property
     def replaces(self) -> bool:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dibs.errors import Refused
 from dibs.model import transitions
 from dibs.model.check_arguments import check_settle_action
-from dibs.model.job import EMPTY, Job, NewJob, Outcome, OutcomeRetention, Slot, Successor
+from dibs.model.job import EMPTY, ActiveRun, Job, NewJob, Outcome, OutcomeRetention, Slot, Successor
 from dibs.model.limits import Limits
 from dibs.model.requests import (
     Cancelled,
@@ -151,6 +151,15 @@ def apply_update(
     slot = transitions.block(slot, new, rule, now, number)
     into = slot.successor
     return slot, EnqueueResult("blocked", found, into.first if into else number, number), into
+
+
+def active_run(slot: Slot) -> tuple[Job, ActiveRun] | None:
+    """Return the current of a slot and its run; None if the id has no active run.
+
+    A storage asks it after an update with `supersede`, and asks this run to end in the same step.
+    """
+    job = slot.current
+    return None if job is None or job.run is None else (job, job.run)
 
 
 def _active_state(slot: Slot) -> FoundState:

@@ -22,6 +22,10 @@ class Row(NamedTuple):
 #: The state of an active job whose successor has only update-only requests.
 BLOCKED_UPDATES: Final = "active+blocked (creates nothing)"
 JOINED: Final = "the outcome's range takes in the successor's"
+ASKED: Final = "sets cancel_requested of the current"
+REPLACED: Final = "the run ends as cancelled; the successor is promoted"
+HANDED_OFF: Final = "active (handed off)"
+HANDED_OFF_BLOCKED: Final = "active+blocked (handed off)"
 
 TABLE: Final = (
     Row("enqueue Update", "nothing", "waiting", "queued", "counts 0; an older outcome stays readable"),
@@ -38,6 +42,12 @@ TABLE: Final = (
         "blocked",
         "joins the list of updates",
     ),
+    Row("enqueue Update(supersede)", "nothing", "waiting", "queued", "as without supersede"),
+    Row("enqueue Update(supersede)", "waiting", "waiting", "updated", "as without supersede"),
+    Row("enqueue Update(supersede)", "active", "active+blocked", "blocked", ASKED),
+    Row("enqueue Update(supersede)", "active+blocked", "active+blocked", "blocked", ASKED),
+    Row("enqueue Update(supersede)", HANDED_OFF, "waiting, cancelled", "blocked", REPLACED),
+    Row("enqueue Update(supersede)", HANDED_OFF_BLOCKED, "waiting, cancelled", "blocked", REPLACED),
     Row("enqueue Reject", "nothing", "waiting", "queued", "also with an outcome failed or cancelled"),
     Row("enqueue Reject", "nothing, completed", "nothing, completed", "completed", "unchanged"),
     Row("enqueue Reject(failed)", "nothing, failed", "nothing, failed", "failed", "unchanged"),

@@ -36,6 +36,7 @@ PAUSES, FAILED_SHARE = (0, 0, 0, 0, 1, 5, 20, 40), 0.05
 #: Fields of a step that are known before the answer.
 REQUEST_FIELDS = (
     *("op", "client", "began", "queue", "id", "how", "key", "payload", "replaces", "resets", "creates"),
+    "supersedes",
     *("memo", "running", "lease", "limit", "result", "patch", "after"),
 )
 

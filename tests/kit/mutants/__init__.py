@@ -21,6 +21,7 @@ from tests.kit.mutants import lua as lua
 from tests.kit.mutants import memos as memos
 from tests.kit.mutants import sql as sql
 from tests.kit.mutants import start_rates as start_rates
+from tests.kit.mutants import supersede as supersede
 from tests.kit.mutants import update_only as update_only
 from tests.kit.mutants.planting import MUTANTS as MUTANTS
 from tests.kit.mutants.planting import Mutant as Mutant

@@ -269,12 +269,12 @@ def every_end_is_kept_as_long_as_a_completed_one(patch: Patch) -> None:
 
 @law("cancel: a handed-off current is ended as cancelled at once")
 def a_handed_off_run_is_not_cancelled_at_once(patch: Patch) -> None:
-    original = by_id._request_cancel
+    original: Any = vars(by_id)["ask_to_end"]
 
     def mutant(index: Index, queue: QueueIndex, slot: Slot, job: Any, run: Any) -> None:
         original(index, queue, slot, job, replace(run, lease=run.lease or "x"))
 
-    patch.setattr(by_id, "_request_cancel", mutant)
+    patch.setattr(by_id, "ask_to_end", mutant)
 
 
 @law("amend: an outcome's expiry counts from now")

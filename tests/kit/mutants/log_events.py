@@ -30,14 +30,14 @@ def a_configure_without_a_change_is_logged(patch: Patch) -> None:
 
 @breaks("Events: a cancel of a run that was asked to end before adds no event")
 def a_repeated_cancel_of_a_run_is_logged(patch: Patch) -> None:
-    original: Any = by_id._request_cancel
+    original: Any = vars(by_id)["ask_to_end"]
 
     def mutant(index: Index, queue: QueueIndex, slot: Slot, job: Job, run: ActiveRun) -> None:
         original(index, queue, slot, job, run)
         if run.cancel_requested and queue.settings.log_level == "all":
             index.log_event(queue, events.note_event("cancel_requested", job.id, index.now, job))
 
-    patch.setattr(by_id, "_request_cancel", mutant)
+    patch.setattr(by_id, "ask_to_end", mutant)
 
 
 @breaks("events: a page says fell_off if the log was trimmed after the offset")

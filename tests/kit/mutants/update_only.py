@@ -11,7 +11,7 @@ from dibs.model import fold, rules, transitions
 from dibs.model.job import Job, Slot, Successor
 from dibs.model.requests import Release, Settlement, Update
 from dibs.model.results import EnqueueResult
-from dibs.storage.indexed import enqueueing, settling
+from dibs.storage.indexed import ending, enqueueing
 from dibs.storage.indexed.index import Index
 from tests.kit.mutants.by_contract import law
 from tests.kit.mutants.planting import Patch, changed
@@ -75,7 +75,7 @@ def the_outcome_leaves_out_the_updates(patch: Patch) -> None:
 
 @law(END_TOLD)
 def the_event_of_an_end_leaves_out_the_updates(patch: Patch) -> None:
-    patch.setattr(settling, "fold", SimpleNamespace(joined_range=lambda job, successor: job))  # noqa: ARG005
+    patch.setattr(ending, "fold", SimpleNamespace(joined_range=lambda job, successor: job))  # noqa: ARG005
 
 
 @law(END_TOLD)

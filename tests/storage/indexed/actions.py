@@ -59,6 +59,7 @@ run_at_rules = st.sampled_from(("always", "never", "later", "earlier"))
 conflicts = st.one_of(
     st.builds(Update, data=st.booleans(), run_at=run_at_rules),
     st.builds(Update, run_at=run_at_rules, create=st.sampled_from((False,))),
+    st.builds(Update, data=st.booleans(), run_at=run_at_rules, supersede=st.sampled_from((True,))),
     st.builds(Reject, failed=st.booleans()),
 )
 requests = st.builds(

@@ -74,7 +74,7 @@ def enqueue(queues: Queues, name: str, requests: Sequence[EnqueueRequest]) -> li
             results.append(structs.replace(known.result, repeated=True))
             continue
         before = queue.get(request.job.id)
-        result = admit(queue, request.job, request.on_conflict)
+        result = admit(queues, name, request.job, request.on_conflict)
         if request.request_key is not None:
             # A request that changed nothing has no job, so its remembered result names no id.
             id = "" if result.status == "absent" else request.job.id
@@ -86,8 +86,9 @@ def enqueue(queues: Queues, name: str, requests: Sequence[EnqueueRequest]) -> li
     return results
 
 
-def admit(queue: QueueRecords, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
-    now, before = queue.step.now, queue.get(new.id)
+def admit(queues: Queues, name: str, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
+    queue, now = queues[name], queues.step.now
+    before = queue.get(new.id)
     unchanged = rules.decide_unchanged(before, on_conflict, now)
     if unchanged is not None:
         return unchanged
@@ -96,6 +97,8 @@ def admit(queue: QueueRecords, new: NewJob, on_conflict: OnConflict) -> EnqueueR
     after, result, part = rules.apply_update(before, new, on_conflict, now, queue.step.draw())
     queue.put(new.id, before, after)
     queue.log(events.note_event(result.status, new.id, now, part))  # type: ignore[arg-type]
+    if on_conflict.supersede:
+        ask_to_end(queues, queue, new.id)
     return result
 
 
@@ -194,7 +197,7 @@ def end(queues: Queues, queue: QueueRecords, id: str, action: End) -> None:
         fail_queue.log(events.note_event("queued", fail_id, now, fail_job))
     if not isinstance(action, Cancelled):
         for follow_up in action.then:
-            admit(queues[follow_up.queue], follow_up.job, follow_up.on_conflict)
+            admit(queues, follow_up.queue, follow_up.job, follow_up.on_conflict)
 
 
 def _end_event(queue: QueueRecords, job: Job, action: End) -> events.LogEvent:
@@ -274,16 +277,23 @@ def cancel(queues: Queues, name: str, id: str, *, running: bool) -> CancelStatus
         after = transitions.drop_successor(before, before.successor, now)
         queue.put(id, before, after)
         queue.log(events.dropped_event(id, before.successor, now))
-        before = after
-    job = before.current
-    if running and job is not None and job.run is not None:
-        if job.run.lease is None:
-            end(queues, queue, id, Cancelled())
-        elif not job.run.cancel_requested:
-            after = transitions.request_cancel(before, job, job.run)
-            queue.put(id, before, after)
-            queue.log(events.note_event("cancel_requested", id, now, after.current))
+    if running:
+        ask_to_end(queues, queue, id)
     return decided
+
+
+def ask_to_end(queues: Queues, queue: QueueRecords, id: str) -> None:
+    """Ask the active run of an id, if any, to end. A handed-off run ends as cancelled at once."""
+    before = queue.get(id)
+    if (active := rules.active_run(before)) is None:
+        return
+    job, run = active
+    if run.lease is None:
+        end(queues, queue, id, Cancelled())
+    elif not run.cancel_requested:
+        after = transitions.request_cancel(before, job, run)
+        queue.put(id, before, after)
+        queue.log(events.note_event("cancel_requested", id, queue.step.now, after.current))
 
 
 def report(

@@ -12,7 +12,7 @@ from dibs.model.job import EMPTY, Slot
 from dibs.model.limits import Limits
 from dibs.model.requests import Cancelled, JobPatch
 from dibs.model.results import AmendStatus, CancelStatus, RetryFailedStatus
-from dibs_sqlite import settling
+from dibs_sqlite.ending import ask_to_end, store_end
 from dibs_sqlite.transaction import QueueRows, Transaction
 
 
@@ -28,11 +28,10 @@ def _cancel(tx: Transaction, queue: QueueRows, id: str, *, running: bool) -> Can
     if job is None or verdict == "active":
         return verdict
     slot = _drop_successor(tx, queue, id, slot)
-    if job.run is None or (running and job.run.lease is None):
-        settling.end(tx, queue, slot, job, Cancelled())
-    elif running and not job.run.cancel_requested:
-        queue.put(id, slot, transitions.request_cancel(slot, job, job.run))
-        queue.log_event(events.note_event("cancel_requested", id, tx.now, job))
+    if job.run is None:
+        store_end(tx, queue, slot, job, Cancelled())
+    elif running:
+        ask_to_end(tx, queue, slot, job, job.run)
     return verdict
 
 

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from dibs.model import events, rules, transitions
 from dibs.model.events import NoteKind
-from dibs.model.job import NewJob
+from dibs.model.job import EMPTY, NewJob
 from dibs.model.requests import EnqueueRequest, FollowUp, OnConflict, Reject, Update
 from dibs.model.results import EnqueueResult, ExportRecord, ImportStatus
+from dibs_sqlite.ending import ask_to_end
 from dibs_sqlite.transaction import QueueRows, Transaction
 
 
@@ -25,12 +26,13 @@ def _enqueue(tx: Transaction, queue: QueueRows, request: EnqueueRequest) -> Enqu
     key = request.request_key
     if key is not None and (earlier := queue.result_for_key(key)) is not None:
         return earlier
+    before = queue.get(request.job.id) if request.want_outcome else EMPTY
     result = admit(tx, queue, request.job, request.on_conflict)
     if key is not None:
         # A request that changed nothing has no job, so its remembered result names no id.
         queue.put_key(key, result if result.status == "absent" else replace(result, id=request.job.id))
     if request.want_outcome:
-        return replace(result, outcome=transitions.unexpired(queue.get(request.job.id).outcome, tx.now))
+        return replace(result, outcome=transitions.unexpired(before.outcome, tx.now))
     return result
 
 
@@ -46,6 +48,8 @@ def admit(tx: Transaction, queue: QueueRows, new: NewJob, on_conflict: OnConflic
     queue.put(new.id, before, after)
     # Each status that `apply_update` returns is also a kind of event.
     queue.log_event(events.note_event(cast("NoteKind", result.status), new.id, tx.now, part))
+    if on_conflict.supersede and (run := rules.active_run(after)) is not None:
+        ask_to_end(tx, queue, after, *run)
     return result
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dibs.model import events, fold, rules, transitions
+from dibs.model import events, rules, transitions
 from dibs.model.error_text import to_storable_error
 from dibs.model.job import FAIL_SUFFIX, FOREVER, Error, Job, OutcomeRetention, Slot
 from dibs.model.limits import Limits
@@ -22,6 +22,7 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import FinishStatus, ReapedKind, ReportStatus, SettleResult
+from dibs_sqlite.ending import store_end
 from dibs_sqlite.enqueueing import enqueue_follow_ups
 from dibs_sqlite.transaction import QueueRows, Transaction
 
@@ -91,23 +92,11 @@ def end(tx: Transaction, queue: QueueRows, slot: Slot, job: Job, how: End) -> No
     """
     if not isinstance(how, Complete):
         how = _to_storable_end(queue, how)
-    after = transitions.end(slot, job, how, tx.now, queue.settings.retention)
-    queue.put(job.id, slot, after)
-    ended = fold.joined_range(job, slot.successor)
-    queue.log_event(_end_event(tx, queue, ended, how))
-    if after.current is not None:
-        queue.log_event(events.note_event("promoted", job.id, tx.now, after.current))
+    ended = store_end(tx, queue, slot, job, how)
     if isinstance(how, Fail) and queue.settings.fail_handler and not queue.name.endswith(FAIL_SUFFIX):
         _enqueue_fail_job(tx, queue, ended, how.error)
     if not isinstance(how, Cancelled):
         enqueue_follow_ups(tx, how.then)
-
-
-def _end_event(tx: Transaction, queue: QueueRows, job: Job, how: End) -> events.LogEvent:
-    if isinstance(how, Complete):
-        result = events.logged_result(how.result, queue.settings.log_results)
-        return events.attempt_event("completed", job, tx.now, result=result)
-    return events.attempt_event(transitions.outcome_kind(how), job, tx.now, how.error)
 
 
 def _to_storable_end(queue: QueueRows, how: Fail | Cancelled) -> Fail | Cancelled:

@@ -8,11 +8,12 @@ from msgspec import UNSET
 
 from dibs.model import events, rules, transitions
 from dibs.model.check_values import check_attributes
-from dibs.model.job import EMPTY, ActiveRun, Job, Slot
+from dibs.model.job import EMPTY, Slot
 from dibs.model.limits import Limits
 from dibs.model.requests import Cancelled, JobPatch
 from dibs.model.results import AmendStatus, CancelStatus, RetryFailedStatus
 from dibs.storage.indexed import settling
+from dibs.storage.indexed.ending import ask_to_end
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 
@@ -33,7 +34,7 @@ def _cancel(index: Index, queue: QueueIndex, id: str, *, running: bool) -> Cance
         return status
     slot = _drop_successor(index, queue, id, slot)
     if running:
-        _request_cancel(index, queue, slot, job, job.run)
+        ask_to_end(index, queue, slot, job, job.run)
     return status
 
 
@@ -46,15 +47,6 @@ def _drop_successor(index: Index, queue: QueueIndex, id: str, slot: Slot) -> Slo
     if queue.settings.log_level != "off":
         index.log_event(queue, events.dropped_event(id, successor, index.now))
     return slot
-
-
-def _request_cancel(index: Index, queue: QueueIndex, slot: Slot, job: Job, run: ActiveRun) -> None:
-    if run.lease is None:
-        settling.end(index, queue, slot, job, Cancelled())
-    elif not run.cancel_requested:
-        queue.put(job.id, transitions.request_cancel(slot, job, run))
-        if queue.settings.log_level == "all":
-            index.log_event(queue, events.note_event("cancel_requested", job.id, index.now, job))
 
 
 def amend(index: Index, queue: str, id: str, patch: JobPatch, limits: Limits) -> AmendStatus:

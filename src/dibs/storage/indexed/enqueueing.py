@@ -12,6 +12,7 @@ from dibs.model.events import NoteKind
 from dibs.model.job import EMPTY, NewJob, Slot
 from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, FollowUp, OnConflict, Reject, Update
 from dibs.model.results import EnqueueResult
+from dibs.storage.indexed.ending import ask_to_end
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import RequestKey
@@ -31,6 +32,7 @@ def _enqueue_request(index: Index, queue: QueueIndex, request: EnqueueRequest) -
             return EnqueueResult(
                 known.status, known.found, known.first, known.revision, repeated=True, id=known.id
             )
+    before = queue.slots.get(request.job.id, EMPTY) if request.want_outcome else EMPTY
     result = admit(index, queue, request.job, request.on_conflict)
     if key is not None:
         expires_at = index.now + queue.settings.request_key_age
@@ -44,8 +46,7 @@ def _enqueue_request(index: Index, queue: QueueIndex, request: EnqueueRequest) -
         )
         queue.put_key(key, known)
     if request.want_outcome:
-        kept = transitions.unexpired(queue.slots.get(request.job.id, EMPTY).outcome, index.now)
-        return replace(result, outcome=kept)
+        return replace(result, outcome=transitions.unexpired(before.outcome, index.now))
     return result
 
 
@@ -70,6 +71,8 @@ def _accept(index: Index, queue: QueueIndex, slot: Slot, new: NewJob, rule: Upda
     if queue.settings.log_level == "all":
         kind = cast("NoteKind", result.status)  # each status of rules.apply_update is a NoteKind, too
         index.log_event(queue, events.note_event(kind, new.id, index.now, into))
+    if rule.supersede and (run := rules.active_run(slot)) is not None:
+        ask_to_end(index, queue, slot, *run)
     return result
 
 

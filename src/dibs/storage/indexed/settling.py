@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dibs.model import events, fold, rules, transitions
+from dibs.model import events, rules, transitions
 from dibs.model.error_text import to_storable_error
 from dibs.model.events import KIND_OF_CAUSE
 from dibs.model.job import EMPTY, FAIL_SUFFIX, FOREVER, Error, Job, OutcomeRetention, Slot
@@ -23,6 +23,7 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import FinishStatus, ReapedKind, ReportStatus, SettleResult
+from dibs.storage.indexed.ending import store_end
 from dibs.storage.indexed.enqueueing import enqueue_follow_ups
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -99,24 +100,11 @@ def end(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: End) -> N
     The outcome is stored, the successor becomes the waiting job, and the fail job and the follow-ups are
     enqueued.
     """
-    now, level, error, result = index.now, queue.settings.log_level, None, None
-    if isinstance(action, Complete):
-        if queue.settings.log_results:
-            result = events.logged_result(action.result, queue.settings.log_results)
-    else:
+    if not isinstance(action, Complete):
         action = _to_storable_end(queue, action)
-        error = action.error
-    after = transitions.end(slot, job, action, now, queue.settings.retention)
-    queue.put(job.id, after)
-    if slot.successor is not None:
-        job = fold.joined_range(job, slot.successor)
-    if level != "off":
-        kind = transitions.outcome_kind(action)
-        index.log_event(queue, events.attempt_event(kind, job, now, error, result))
-        if level == "all" and after.current is not None:
-            index.log_event(queue, events.note_event("promoted", job.id, now, after.current))
-    if error is not None and isinstance(action, Fail) and _has_fail_handler(queue):
-        _enqueue_fail_job(index, queue, job, error)
+    job = store_end(index, queue, slot, job, action)
+    if isinstance(action, Fail) and _has_fail_handler(queue):
+        _enqueue_fail_job(index, queue, job, action.error)
     if isinstance(action, (Complete, Fail)) and action.then:
         enqueue_follow_ups(index, action.then)
 

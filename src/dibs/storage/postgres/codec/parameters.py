@@ -41,7 +41,7 @@ Params = dict[str, Any]
 
 _encode: Final = msgspec.json.Encoder(enc_hook=to_plain).encode
 _RULES: Final = {"always": 0, "never": 1, "later": 2, "earlier": 3}
-KEEPS_DATA, KEEPS_COUNTS, REJECTS, REJECTS_FAILED, UPDATES_ONLY = 4, 8, 16, 32, 64
+KEEPS_DATA, KEEPS_COUNTS, REJECTS, REJECTS_FAILED, UPDATES_ONLY, SUPERSEDES = 4, 8, 16, 32, 64, 128
 KINDS: Final[dict[type, str]] = {
     Complete: "completed",
     Fail: "failed",
@@ -81,6 +81,8 @@ def encode_on_conflict(on_conflict: OnConflict) -> int:
     bits = _RULES[on_conflict.run_at]
     if not on_conflict.create:
         bits |= UPDATES_ONLY
+    if on_conflict.supersede:
+        bits |= SUPERSEDES
     return bits | (0 if on_conflict.replaces else KEEPS_DATA) | (0 if on_conflict.resets else KEEPS_COUNTS)
 
 

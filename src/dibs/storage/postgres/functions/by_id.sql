@@ -60,18 +60,21 @@ BEGIN
         RETURN;
     END IF;
     SELECT * INTO j FROM live WHERE q = qu.q AND id = wanted;
+    status := CASE j.state WHEN 'h' THEN 'cancelled' ELSE 'requested' END;
+    logged := logged || ask_to_end(qu, j, now_ms);
+END $$;
+
+-- ask_to_end(queue, job, now) -> the events to log. Requests the cancellation of an active run; a handed-off run ends
+-- as cancelled at once.
+CREATE OR REPLACE FUNCTION ask_to_end(qu queues, j live, now_ms bigint) RETURNS text[] LANGUAGE plpgsql AS $$
+BEGIN
     IF j.state = 'h' THEN
-        status := 'cancelled';
-        logged := logged || end_run(qu, j, 'cancelled', now_ms, NULL, NULL, NULL);
-        RETURN;
+        RETURN end_run(qu, j, 'cancelled', now_ms, NULL, NULL, NULL);
+    ELSIF j.cancel_requested THEN
+        RETURN '{}';
     END IF;
-    status := 'requested';
-    IF j.cancel_requested IS NOT TRUE THEN
-        UPDATE live SET cancel_requested = true WHERE q = j.q AND id = j.id;
-        IF qu.log_level = 'all' THEN
-            logged := logged || note_event('cancel_requested', j, now_ms);
-        END IF;
-    END IF;
+    UPDATE live SET cancel_requested = true WHERE q = j.q AND id = j.id;
+    RETURN CASE WHEN qu.log_level = 'all' THEN ARRAY[note_event('cancel_requested', j, now_ms)] ELSE '{}' END;
 END $$;
 
 -- amend(queue, id, patch, payload, now) -> amended, active or not_found. If the attributes would grow beyond `most`

@@ -38,6 +38,9 @@ DECLARE
     known request_keys;
     answer record;
     logged text[] := '{}';
+    -- The ids whose run a request ended, and the outcomes that the ids had before their requests.
+    ends text[];
+    olds ended[];
     i integer;
     stop integer := 0;
     fresh boolean[];
@@ -118,6 +121,17 @@ BEGIN
         repeats[i] := false;
         first_ids[i] := NULL;
         logged := logged || answer.logged;
+        IF answer.over THEN
+            ends := ends || ids[i];
+        END IF;
+        IF wants[i] THEN
+            IF answer.over THEN
+                kept := answer.before;
+            ELSE
+                SELECT e.* INTO kept FROM ended e WHERE e.q = qu.q AND e.id = ids[i];
+            END IF;
+            olds[i] := kept;
+        END IF;
         IF once[i] IS NOT NULL THEN
             UPDATE request_keys SET status = answer.status, found = answer.was, first = answer.first,
                 revision = answer.revision, expires_at = now_ms + qu.request_key_age,
@@ -126,17 +140,15 @@ BEGIN
         END IF;
     END LOOP;
     PERFORM append_log(qu, now_ms, logged);
-    PERFORM notify_waits(qu, true, cardinality(logged) > 0, NULL);
+    PERFORM notify_waits(qu, true, cardinality(logged) > 0, ends);
+    kept := NULL;
     RETURN NEXT;
     statuses := NULL;
-    FOR i IN 1 .. coalesce(cardinality(wants), 0) LOOP
-        IF wants[i] THEN
+    FOR i IN 1 .. coalesce(cardinality(olds), 0) LOOP
+        kept := olds[i];
+        IF kept.id IS NOT NULL AND (kept.expires_at IS NULL OR kept.expires_at > now_ms) THEN
             place := i;
-            SELECT e.* INTO kept FROM ended e
-            WHERE e.q = qu.q AND e.id = ids[i] AND (e.expires_at IS NULL OR e.expires_at > now_ms);
-            IF FOUND THEN
-                RETURN NEXT;
-            END IF;
+            RETURN NEXT;
         END IF;
     END LOOP;
 END $$;
@@ -295,14 +307,15 @@ BEGIN
     RETURN s;
 END $$;
 
--- admit(queue, now, request) -> status, was, first, revision, and the events to log. Enqueues one job by the table in
--- contract 3. The id stays locked until the end of the transaction; so does an id that an update-only request finds
+-- admit(queue, now, request) -> status, was, first, revision, the events to log, and whether a run ended (`over`), then
+-- with the outcome that the id had before (`before`). Enqueues one job by the table in contract 3. The id stays locked until the end of the transaction; so does an id that an update-only request finds
 -- absent.
 -- Under READ COMMITTED, a SELECT that waits for the end of a run does not show the row that a follow-up of this end
 -- inserts for the same id. So under Reject, an id with an outcome is looked up in `live` again.
 CREATE OR REPLACE FUNCTION admit(
     qu queues, now_ms bigint, r request,
-    OUT status text, OUT was text, OUT first bigint, OUT revision bigint, OUT logged text[]
+    OUT status text, OUT was text, OUT first bigint, OUT revision bigint, OUT logged text[], OUT over boolean,
+    OUT before ended
 ) LANGUAGE plpgsql AS $$
 DECLARE
     j live;
@@ -368,6 +381,13 @@ BEGIN
     first := (j.next).first;
     IF qu.log_level = 'all' THEN
         logged := ARRAY[next_event('blocked', j.id, j.next, now_ms, NULL)];
+    END IF;
+    IF r.how & 128 <> 0 THEN
+        over := j.state = 'h';
+        IF over THEN
+            SELECT * INTO before FROM ended WHERE q = j.q AND id = j.id;
+        END IF;
+        logged := logged || ask_to_end(qu, j, now_ms);
     END IF;
 END $$;
 

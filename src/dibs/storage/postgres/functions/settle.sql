@@ -386,7 +386,8 @@ BEGIN
         into_queue := queue_of(item ->> 'queue');
         answer := admit(into_queue, now_ms, asked_for(item, now_ms));
         PERFORM append_log(into_queue, now_ms, answer.logged);
-        PERFORM notify_waits(into_queue, true, cardinality(answer.logged) > 0, NULL);
+        PERFORM notify_waits(into_queue, true, cardinality(answer.logged) > 0,
+                             CASE WHEN answer.over THEN ARRAY[item ->> 'id'] END);
     END LOOP;
 END $$;
 

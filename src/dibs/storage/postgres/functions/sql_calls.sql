@@ -125,7 +125,7 @@ CREATE OR REPLACE FUNCTION new_id() RETURNS text LANGUAGE sql AS $$
 $$;
 
 -- enqueue_job(queue, id, payload, ...) -> the id, the status of the verb enqueue (contract 3), whether the request_key
--- was known, and the revision. `on_conflict` is update, reject or reject_failed.
+-- was known, and the revision. `on_conflict` is update, reject, reject_failed or supersede.
 CREATE OR REPLACE FUNCTION enqueue_job(
     queue text, INOUT id text DEFAULT NULL, payload jsonb DEFAULT 'null', priority integer DEFAULT 0,
     run_at timestamptz DEFAULT NULL, delay interval DEFAULT NULL, attributes jsonb DEFAULT NULL,
@@ -135,7 +135,8 @@ CREATE OR REPLACE FUNCTION enqueue_job(
     OUT status text, OUT repeated boolean, OUT revision bigint
 ) LANGUAGE plpgsql SECURITY DEFINER {pinned} AS $$
 DECLARE
-    how integer := CASE on_conflict WHEN 'update' THEN 0 WHEN 'reject' THEN 16 WHEN 'reject_failed' THEN 48 END;
+    how integer := CASE on_conflict WHEN 'update' THEN 0 WHEN 'reject' THEN 16 WHEN 'reject_failed' THEN 48
+                              WHEN 'supersede' THEN 128 END;
     bytes bytea := json_bytes('payload', payload);
     start bigint := start_of(run_at, delay);
     kept bigint := interval_ms('retention', retention, 0);
@@ -150,7 +151,7 @@ BEGIN
     ELSIF queue = 'dibs.workers' THEN
         PERFORM refuse('queue', 'is dibs.workers, reserved for the records of workers; use another name');
     ELSIF how IS NULL THEN
-        PERFORM refuse('on_conflict', 'must be one of update, reject, reject_failed');
+        PERFORM refuse('on_conflict', 'must be one of update, reject, reject_failed, supersede');
     END IF;
     id := coalesce(id, new_id());
     PERFORM check_size('id', id, 512), check_range('priority', priority, -1000, 1000), check_attributes(attributes),
@@ -162,7 +163,7 @@ BEGIN
         PERFORM check_size('key', key, 128);
     END IF;
     SELECT * INTO answer FROM enqueue(
-        queue, NULL, how = 0 AND request_key IS NULL, ARRAY[id], ARRAY[bytes], ARRAY[priority::smallint],
+        queue, NULL, how & 16 = 0 AND request_key IS NULL, ARRAY[id], ARRAY[bytes], ARRAY[priority::smallint],
         ARRAY[start], ARRAY[how], ARRAY[nullif(attributes, '{}')::text], ARRAY[nullif(limits, '{}')::text],
         ARRAY[CASE WHEN kept IS NOT NULL THEN
             jsonb_build_object('completed', kept, 'failed', kept, 'cancelled', kept)::text END],

@@ -87,7 +87,8 @@ def _mode_of(on_conflict: OnConflict) -> int:
     if isinstance(on_conflict, Reject):
         return 2 if on_conflict.failed else 1
     flags = (4 if on_conflict.replaces else 0) | (8 if on_conflict.resets else 0)
-    return flags | RULES[on_conflict.run_at] | (0 if on_conflict.create else 64)
+    flags |= (0 if on_conflict.create else 64) | (128 if on_conflict.supersede else 0)
+    return flags | RULES[on_conflict.run_at]
 
 
 DEFAULT_MODE: Final = _mode_of(DEFAULT_UPDATE)

@@ -12,20 +12,6 @@
 
 local queue, running = open_queue(KEYS[1], ARGV[1]), ARGV[2] == '1'
 
-local function request_cancel(job)
-  if job.handed_off then
-    end_job(queue, job, {kind = 3})
-    return 'cancelled'
-  end
-  if not job.cancel_requested then
-    job.cancel_requested = true
-    set_field(queue, 'active', job.id, encode_job(job))
-    plan(queue, 'set', 'asked', job.id, true)
-    log_change(queue, 'cancel_requested', job.id, encode_head(job))
-  end
-  return 'requested'
-end
-
 local function cancel(id)
   local waiting, active = read_field(queue, 'waiting', id), read_field(queue, 'active', id)
   if waiting then
@@ -38,7 +24,7 @@ local function cancel(id)
   end
   local job = parse_job(id, active)
   local dropped = drop_successor(queue, job)
-  if running then return request_cancel(job) end
+  if running then return ask_to_end(queue, job) end
   return dropped and 'cancelled' or 'active'
 end
 

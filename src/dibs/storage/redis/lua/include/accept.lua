@@ -4,7 +4,7 @@
 --
 -- request   B mode, B time, h priority, I8 at, B + request key, then data
 -- mode      0 update, 1 reject, 2 reject also if the last run failed; an update adds 4 replaces, 8 resets,
---           16 * rule (storage/redis/lua/include/fold.lua), 64 update-only
+--           16 * rule (storage/redis/lua/include/fold.lua), 64 update-only or 128 supersedes the active run
 -- time      0 now, 1 `at` is run_at, 2 `at` is a delay in ms; + 4 the caller wants the outcome
 -- answer    B status, B found, B repeated, I8 first, I8 revision
 -- status    STATUS_... below; ENQUEUE_STATUSES in storage/redis/codec/requests.py has the same order
@@ -21,7 +21,8 @@ local function parse_request(id, text, now)
   local kind, key = band(time, 3), size > 0 and sub(text, from, from + size - 1) or nil
   return {
     id = id, reject_mode = band(mode, 3), replaces = band(mode, 4) ~= 0, resets = band(mode, 8) ~= 0,
-    creates = mode < 64, rule = band(math.floor(mode / 16), 3), priority = priority, wants_outcome = time >= 4, key = key,
+    creates = band(mode, 64) == 0, supersedes = mode >= 128, rule = band(math.floor(mode / 16), 3),
+    priority = priority, wants_outcome = time >= 4, key = key,
     run_at = kind == 0 and now or kind == 1 and at or now + at, data = sub(text, from + size),
   }
 end
@@ -136,6 +137,7 @@ local function accept(queue, request)
     status, found, first = update_waiting(queue, parse_job(request.id, waiting), request, number)
   else
     status, found, first = add_to_successor(queue, request, number)
+    if request.supersedes then ask_to_end(queue, parse_job(request.id, active)) end
   end
   return status, found, first, number
 end

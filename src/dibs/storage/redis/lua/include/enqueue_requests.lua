@@ -89,12 +89,13 @@ local function enqueue_requests(skipped, store_batch)
     if first_id then
       first_ids[#first_ids + 1] = first_id
     else
+      -- The outcome before the request, because a request that supersedes a handed-off run stores another one.
+      if request.wants_outcome then
+        outcomes[#outcomes + 1] = outcome_reply(queue, request.id, read_field(queue, 'outcomes', request.id))
+      end
       local status, found, first, revision = accept(queue, request)
       answer = pack('>BBBI8I8', status, found, 0, first, revision)
       if request.key then store_request_key(queue, request, status, answer) end
-    end
-    if request.wants_outcome and not first_id then
-      outcomes[#outcomes + 1] = outcome_reply(queue, request.id, read_field(queue, 'outcomes', request.id))
     end
     return answer
   end

@@ -199,6 +199,21 @@ local function end_job(queue, job, settlement)
   log_change(queue, 'promoted', job.id, encode_head(promoted))
 end
 
+-- Request the cancel of an active run. A handed-off run ends as cancelled at once. Return cancelled or requested.
+local function ask_to_end(queue, job)
+  if job.handed_off then
+    end_job(queue, job, {kind = 3})
+    return 'cancelled'
+  end
+  if not job.cancel_requested then
+    job.cancel_requested = true
+    set_field(queue, 'active', job.id, encode_job(job))
+    plan(queue, 'set', 'asked', job.id, true)
+    log_change(queue, 'cancel_requested', job.id, encode_head(job))
+  end
+  return 'requested'
+end
+
 local RETURN_EVENTS = {error = 'retried', timeout = 'timed_out', stall = 'stalled'}
 local RETURN_COUNTERS = {error = 'retries', timeout = 'timeouts', stall = 'stalls'}
 
