@@ -65,6 +65,14 @@ def test_reject_does_not_change_an_existing_job(shell: Shell) -> None:
     assert 1 == shell.json("show", "q", "a")["current"]["payload"]["value"]
 
 
+def test_supersede_asks_the_active_run_to_end(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1", "--id", "a", "--supersede")
+    wrong = shell.type("enqueue", "q", "1", "--id", "a", "--supersede", "--reject")
+
+    assert "updated" == shell.json("enqueue", "q", "2", "--id", "a", "--supersede")["status"]
+    assert "use one of them" in wrong.stderr
+
+
 def test_show_of_an_unknown_id_exits_with_1(shell: Shell) -> None:
     shell.type("enqueue", "q", "1")
     result = shell.type("show", "q", "unknown")

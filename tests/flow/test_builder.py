@@ -57,6 +57,9 @@ REFUSED: dict[str, tuple[str, str, Callable[[Tasks, Flow], Any]]] = {
         "on_conflict", "left out",
         lambda t, f: f.add(t.load.options(on_conflict=Update(data=False)).bind("m", 1))
     ),
+    "a node that replaces a run": (
+        "supersede", "cancel the flow", lambda t, f: f.add(t.load.options(supersede=True).bind("m", 1))
+    ),
     "a reserved attribute": (
         "attributes['dibs.x']", "dibs.",
         lambda t, f: f.add(t.load.options(attributes={"dibs.x": 1}).bind("m", 1))

@@ -94,6 +94,8 @@ class Queue(StoredQueue):
         - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.
           Update(create=False) takes no data, and changes nothing for an id without a live job.
           Default Update().
+        - `supersede`: True to ask the active run of the id to end, so that this job replaces it; a handed-off
+          run ends at once. The caller that waits for the replaced run gets JobCancelled. Default False.
         - `request_key`: text of at most 128 bytes. A second enqueue with the same key within an hour
           changes nothing and gets the ticket of the first. Default: no key.
         - `key`: key of the job, to which `per_key` and `key_rate` of the queue apply: text of 1 to 128 bytes,

@@ -36,7 +36,7 @@ from dibs.flow.plan import (
 from dibs.model.check_jobs import check_request
 from dibs.model.check_values import check_text
 from dibs.model.limits import LIMITS
-from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict, Reject
+from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict, Reject, Update
 from dibs.model.wakeup import FLOWS
 
 if TYPE_CHECKING:
@@ -344,6 +344,12 @@ def _check_rule(request: EnqueueRequest) -> None:
             field="request_key",
         )
     rule = request.on_conflict
+    if isinstance(rule, Update) and rule.supersede:
+        raise Refused(
+            "supersede of a node must be left out, because a flow never replaces a run; cancel the flow, so "
+            "that its nodes end, too, and enqueue a new one",
+            field="supersede",
+        )
     if rule != DEFAULT_UPDATE and not isinstance(rule, Reject):
         raise Refused(
             "on_conflict of a node must be left out: its flow never replaces a job with the same id",

@@ -33,6 +33,9 @@ REJECTED = ("duplicate", "completed", "failed")
 @click.option("--key", metavar="KEY", help="Key of the job, for the limits by key. Default: no key.")
 @click.option("--attribute", metavar="NAME=JSON", multiple=True, help="Set an attribute. May be repeated.")
 @click.option("--reject", is_flag=True, help="Change nothing if the id exists already, with exit code 1.")
+@click.option(
+    "--supersede", is_flag=True, help="Ask the active run of the id to end; the new job replaces it."
+)
 @options.url
 @options.json
 async def command(
@@ -46,21 +49,24 @@ async def command(
     key: str | None,
     attribute: tuple[str, ...],
     reject: bool,
+    supersede: bool,
     url: str | None,
     json: bool,
 ) -> ExitCode:
     """Add a job to a queue.
 
     If a job with the same id is waiting, it gets the new payload. If one is active, the new job is blocked
-    and runs after it. The payload of a task is {"args": [...], "kwargs": {...}}. A task derives the key of a
-    job only from enqueues in Python, so pass --key here.
+    and runs after it; with --supersede, the active one is asked to end. The payload of a task is
+    {"args": [...], "kwargs": {...}}. A task derives the key of a job only from enqueues in Python, so pass
+    --key here.
 
     Example:
         dibs enqueue emails '{"to": "ada"}' --id welcome-42 --url file:./jobs
     """
     if delay is not None and at is not None:
         raise UsageError("--delay and --at cannot be used together: use one of them")
-    settings: JobSettings = {"priority": priority}
+    _check_rule(reject=reject, supersede=supersede)
+    settings: JobSettings = {"priority": priority, "supersede": supersede}
     if id is not None:
         settings["id"] = id
     if delay is not None:
@@ -82,6 +88,11 @@ async def command(
     else:
         print_lines(f"{answer.status} {queue}/{answer.id or request.job.id}")
     return ExitCode.REFUSED if answer.status in REJECTED else ExitCode.DONE
+
+
+def _check_rule(*, reject: bool, supersede: bool) -> None:
+    if reject and supersede:
+        raise UsageError("--reject and --supersede cannot be used together: use one of them")
 
 
 def _answer_fields(queue: str, id: str, answer: EnqueueResult) -> dict[str, object]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, TypedDict
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from dibs.client.options.arguments import Seconds, build_key, duration_ms, epoch_ms, new_id
 from dibs.client.options.serde import JSON
@@ -159,6 +160,9 @@ class JobSettings(TypedDict, total=False):
     """-1000 to 1000; jobs of a higher priority run first. Default: 0."""
     on_conflict: OnConflict
     """The rule for an id that is already stored: `Update(...)` or `Reject(...)`. Default: `Update()`."""
+    supersede: bool
+    """True to ask the active run of the id to end, so that the new job replaces it. The same as
+    `on_conflict=Update(supersede=True)`, and refused with a Reject. Default: False, the run goes on."""
     request_key: str
     """A key that makes the enqueue idempotent. A repeat with the same key, within the queue's
     `request_key_age` (default: one hour), changes no job and returns the first answer."""
@@ -249,12 +253,29 @@ def build_update(settings: JobSettings, *, want_outcome: bool = False) -> Enqueu
 
 def _with_rule(id: str, data: JobData, settings: JobSettings, *, want_outcome: bool) -> EnqueueRequest:
     rule = settings.get("on_conflict", DEFAULT_UPDATE)
+    if "supersede" in settings:
+        rule = _superseding(rule, settings["supersede"])
     return EnqueueRequest(
         job=NewJob(id=id, data=data, **due_fields(settings)),
         on_conflict=rule,
         request_key=to_plain_text(settings.get("request_key")),
         want_outcome=want_outcome and isinstance(rule, Reject),
     )
+
+
+def _superseding(rule: OnConflict, supersede: object) -> OnConflict:
+    """Return the rule with `supersede`. Raises Refused if the rule is a Reject, which replaces nothing."""
+    if not isinstance(supersede, bool):
+        raise Refused(f"supersede is {supersede!r:.60}; pass True or False", field="supersede")
+    if not supersede:
+        return rule
+    if not isinstance(rule, Update):
+        raise Refused(
+            "supersede is True and on_conflict is no Update(...), but a Reject leaves the run of a known id "
+            "as it is; leave one of them out",
+            field="supersede",
+        )
+    return replace(rule, supersede=True)
 
 
 def _generated_id(settings: JobSettings) -> str:
