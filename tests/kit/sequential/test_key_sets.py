@@ -61,7 +61,7 @@ async def test_a_bug_planted_in_lua_is_found(
 
 
 async def test_a_storage_without_key_sets_passes() -> None:
-    assert (12, []) == await probe(f"memory:{uuid4().hex}")
+    assert (14, []) == await probe(f"memory:{uuid4().hex}")
 
 
 @pytest.mark.parametrize("line", BUGS)
