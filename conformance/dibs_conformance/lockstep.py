@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from attrs import define, field, frozen
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.model.job import FAIL_SUFFIX, Origin, Slot
 from dibs.model.requests import Complete, Fail, Settings, Settlement
@@ -401,7 +402,11 @@ class MachineBase:
         runs = [run for run in map(self.issued_run, picked) if run[0] == queue]
         crossing = cross_queue and self.session.cross_queue
         settle_actions = some.settle_actions(self.lockstep.now, queue, cross_queue=crossing)
-        given = [Settlement(id=id, fence=fence, action=data.draw(settle_actions)) for _, id, fence in runs]
+        costs = some.costs if self.lockstep.oracle.queue(queue).settings.has_limits else st.none()
+        given = [
+            Settlement(id=id, fence=fence, action=data.draw(settle_actions), cost=data.draw(costs))
+            for _, id, fence in runs
+        ]
         return [without_retention(one) for one in given] if queue.endswith(FAIL_SUFFIX) else given
 
 
@@ -417,4 +422,4 @@ def without_retention(settlement: Settlement) -> Settlement:
         action = Fail(error=action.error)
     elif isinstance(action, Complete):
         action = Complete(result=action.result)
-    return Settlement(id=settlement.id, fence=settlement.fence, action=action)
+    return replace(settlement, action=action)

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from dibs.errors import Refused
+from dibs.model.limits import START_COST
 
 Op = Literal[
     "enqueue",
@@ -127,6 +128,8 @@ class RecordedStep(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     limit: int = 0
     paused: bool | None = None
     max_active: int | None = None
+    #: Of a settle: the cost of the run, in thousandths of a start.
+    cost: int = START_COST
     result: str = ""
     #: Of a claimed job or a report: a digest of the memo, or NO_MEMO; empty if it is unknown, or not given.
     memo: str = ""

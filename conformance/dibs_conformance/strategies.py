@@ -158,6 +158,8 @@ retentions = st.sampled_from(RETENTIONS)
 errors = st.sampled_from(ERRORS)
 results = st.sampled_from(RESULTS)
 keys = st.sampled_from((None, None, None, "k1", "k{2}\n", "k" * 128))
+#: Costs of settled runs, in thousandths of a start.
+costs = st.sampled_from((None, None, 0, 0, 1, 500, 999, 1000, 1001, 2500, 5000, 10**9))
 #: Delays, and differences between a time and now, in ms. Most are shorter than a step of the clock.
 offsets = st.sampled_from((0, 0, 1, 1, 5, 10, 1000, HOUR))
 limits = st.sampled_from((10, 10, 1, 2, 3, 5, 100))

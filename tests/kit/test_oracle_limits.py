@@ -138,30 +138,49 @@ def test_bounds_of_next_due() -> None:
 def test_three_definitions_of_a_rate_agree(rate: StartRate) -> None:
     """The clock of dibs.model, the replay of the oracle, and the contract's "in any period of w µs" agree."""
     random, clock, now = Random(1), 0, 1_000
-    begun: list[int] = []
+    begun: list[starts.Charge] = []
     for _ in range(200):
         now += random.choice((0, 0, 1, 1, 2, 10))
         allowed = {
             rates.allows_start(clock, rate, now),
             starts.first_start(rate, begun) <= now,
-            keeps_each_period(rate, [*begun, now]),
+            keeps_each_period(rate, [*begun, (now, None)]),
         }
 
         assert len(allowed) == 1
         assert max(now, rates.next_start(clock, rate)) == max(now, starts.first_start(rate, begun))
         if allowed == {True}:
             clock = rates.charge_start(clock, rate, now)
-            begun.append(now)
+            begun.append((now, None))
 
 
-def keeps_each_period(rate: StartRate, starts: list[int]) -> bool:
-    """Return whether each period up to the last start has at most `burst + w div interval` starts."""
+@pytest.mark.parametrize("rate", RATES)
+def test_the_model_and_the_oracle_agree_about_costs(rate: StartRate) -> None:
+    random, clock, now = Random(2), 0, 1_000
+    charges: list[starts.Charge] = []
+    for _ in range(400):
+        now += random.choice((0, 0, 1, 1, 2, 10))
+        if charges and random.random() < 0.5:
+            cost = random.choice((0, 1, 333, 999, 1000, 1001, 2500, 4000))
+            clock = rates.charge_cost(clock, rate, cost, now)
+            charges.append((now, cost))
+        elif rates.allows_start(clock, rate, now):
+            clock = rates.charge_start(clock, rate, now)
+            charges.append((now, None))
+            assert keeps_each_period(rate, charges)
+
+        assert max(now, rates.next_start(clock, rate)) == max(now, starts.first_start(rate, charges))
+
+
+def keeps_each_period(rate: StartRate, charges: list[starts.Charge]) -> bool:
+    """Return whether the charges up to the last start sum to at most `w + burst * interval` in each period."""
     interval = -(-rate.per * 1000 // rate.starts)
-    last = len(starts) - 1
-    return all(
-        last - first + 1 <= rate.burst + (starts[last] - starts[first]) * 1000 // interval
-        for first in range(len(starts))
-    )
+    total, end = 0, charges[-1][0]
+    for at, cost in reversed(charges):
+        total += interval if cost is None else -((1000 - cost) * interval // 1000)
+        if cost is None and total > (end - at) * 1000 + rate.burst * interval:
+            return False
+    return True
 
 
 # -- storages without the capability -----------------------------------------------------------------

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from fractions import Fraction
+from math import ceil, floor
 from typing import get_args
 
 from attrs import define, field, frozen
@@ -22,20 +24,28 @@ from dibs.model.results import EnqueueResult, State
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.numbering import ConcurrentNumberMap, NumberMap, NumberSource
 
+#: A start, or the cost of a run: the time in ms, and the cost in thousandths of a start.
+Charge = tuple[int, int | None]
+#: A clock is at most this many µs ahead of now.
+FURTHEST = 366 * 24 * 3600 * 10**6
+
 
 @define
 class Starts:
-    """The times of the starts in one queue since its rates were set, in ms since the epoch."""
+    """The starts in one queue since its rates were set, and the costs of its runs, in order.
+
+    Each is a time in ms since the epoch, and a cost in thousandths of a start; None for a start.
+    """
 
     #: The starts since `rate` was set.
-    of_queue: list[int] = field(factory=list)
+    of_queue: list[Charge] = field(factory=list)
     #: By key: the starts since `key_rate` was set.
-    by_key: dict[str, list[int]] = field(factory=dict)
+    by_key: dict[str, list[Charge]] = field(factory=dict)
 
-    def add(self, key: str | None, now: int) -> None:
-        self.of_queue.append(now)
+    def add(self, key: str | None, now: int, cost: int | None = None) -> None:
+        self.of_queue.append((now, cost))
         if key is not None:
-            self.by_key.setdefault(key, []).append(now)
+            self.by_key.setdefault(key, []).append((now, cost))
 
     def begin_changed_rates(self, before: Settings, after: Settings) -> None:
         """Forget the starts under each rate that a `configure` changed."""
@@ -54,13 +64,19 @@ def interval(rate: StartRate) -> int:
     return whole + (rest > 0)
 
 
-def first_start(rate: StartRate | None, starts: Sequence[int]) -> int:
-    """Return the first ms at which a rate allows a start after the `starts`; 0 without a rate."""
+def first_start(rate: StartRate | None, charges: Sequence[Charge]) -> int:
+    """Return the first ms at which a rate allows a start after the `charges`; 0 without a rate."""
     if rate is None:
         return 0
     clock = 0
-    for start in starts:
-        clock = max(clock, start * 1000) + interval(rate)
+    for at, cost in charges:
+        if cost is None:
+            clock = max(clock, at * 1000) + interval(rate)
+        elif cost > 1000:
+            more = ceil(Fraction((cost - 1000) * interval(rate), 1000))
+            clock = min(max(clock, at * 1000) + more, at * 1000 + FURTHEST)
+        elif clock > at * 1000:
+            clock -= floor(Fraction((1000 - cost) * interval(rate), 1000))
     allowed = max(0, clock - (rate.burst - 1) * interval(rate))
     whole, rest = divmod(allowed, 1000)
     return whole + (rest > 0)

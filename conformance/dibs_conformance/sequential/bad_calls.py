@@ -96,7 +96,7 @@ class BadCall:
     @property
     def is_bad_action(self) -> bool:
         """True for a settlement whose action is bad: its result must be `refused`."""
-        return self.verb in SETTLING and ".action" in self.path
+        return self.verb in SETTLING and (".action" in self.path or ".cost" in self.path)
 
     @property
     def error(self) -> type[Exception]:
@@ -131,6 +131,10 @@ def bad_calls(good: Mapping[str, Mapping[str, Any]], claims: Capabilities) -> It
     yield from wrong_actions(good[""])
 
 
+#: Costs of a run out of range.
+BAD_COSTS: Final = (-1, 1_000_000_001, 2**70)
+
+
 def wrong_actions(good: Mapping[str, Any]) -> Iterator[BadCall]:
     """Yield settlements with actions beyond the limits, and with each other action with one wrong field."""
     error = Error(type="E", message="m", traceback="t", cause=Error(type="C"))
@@ -141,15 +145,16 @@ def wrong_actions(good: Mapping[str, Any]) -> Iterator[BadCall]:
         RetryLater(delay=1, error=error),
         Release(delay=1),
     )
-    rows = [("settlements[1].action", name, action) for name, action in bad_actions()]
+    rows: list[tuple[str, str, Any]] = [
+        ("settlements[1].action", name, action) for name, action in bad_actions()
+    ]
     for action in actions:
         path = f"settlements[1].action, {type(action).__name__}"
-        rows += [
-            (wrong.path, wrong.kind, wrong.argument) for wrong in wrong_values(path, SettleAction, action)
-        ]
+        rows += [(one.path, one.kind, one.argument) for one in wrong_values(path, SettleAction, action)]
     lost, held = good["settlements"]
-    for path, kind, action in rows:
-        settlements = [lost, replaced(held, "action", action)]
+    rows += [("settlements[1].cost", f"{cost}", cost) for cost in BAD_COSTS]
+    for path, kind, wrong in rows:
+        settlements = [lost, replaced(held, "cost" if path.endswith(".cost") else "action", wrong)]
         yield BadCall("settle", {"queue": "q", "settlements": settlements, "now": NOW}, path, kind)
 
 

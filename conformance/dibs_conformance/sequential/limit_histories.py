@@ -179,6 +179,91 @@ The slowest and the fastest rates of the contract are used up.
         times 3: wait 1339200000; grant 31day; claim 100
         forget j{0-19}
 """
+#: Settlements with costs. A start is 1,000; a dear run holds the next ones back, a cheap one lets them start.
+COSTS: Final = """
+Runs that were worth more than a start are paid by the queue and by their key. [restarts]
+    each $limits = rate=1/10 key_rate=none | rate=none key_rate=1/10 | rate=2/10/2 key_rate=1/10/2:
+        each $cost = 1001 2500 3000:
+            grant; set $limits; enqueue a:k b:k c:m d; claim; complete last cost=$cost; claim
+            each $ms = 9 1 5 9 1 1 10 20: wait $ms; claim
+            forget a b c d; set rate=none key_rate=none
+Runs that were worth less give the rest of their start back, each once. [restarts, handles]
+    each $limits = rate=1/10 key_rate=none | rate=none key_rate=1/10 | rate=1/10/3 key_rate=1/10/2:
+        each $cost = 0 1 500 999 1000:
+            grant; set $limits; enqueue {a-f}:k; runs = claim; complete runs cost=$cost
+            complete runs cost=$cost; claim
+            each $ms = 4 1 4 1 10: wait $ms; claim
+            forget {a-f}; set rate=none key_rate=none
+The cost of a run moves the clocks with each action that takes effect. [restarts]
+    each $limits = rate=1/10/2 | key_rate=1/10/2:
+        each $end = complete | fail | cancelled | retry delay=5 | release | release delay=5 | hand_off:
+            each $cost = 0 2000:
+                grant; set $limits; enqueue a:k b:k c:k d:k; claim; $end a cost=$cost; claim 1
+                each $ms = 9 1 9 1: wait $ms; claim
+                forget a b c d; wait 100
+A run whose cancellation was requested ends instead of returning, and pays.
+    grant; set rate=1/10; enqueue a b c; claim; cancel a running=yes; retry a cost=0; claim
+    cancel b running=yes; release b cost=3000; claim; wait 29; claim; wait 1; claim
+A settlement that is lost, refused or repeated moves no clock, or that of a handed-off run. [restarts]
+    grant; set rate=1/10/4 key_rate=1/10/4; enqueue {a-d}:k e:k f:k; runs = claim; complete a cost=0
+    claim; complete a cost=0; complete a cost=9000; claim; hand_off b; complete b cost=0; claim
+    hand_off c cost=500; release c cost=0; complete c cost=0; claim; forget d; complete d cost=0; claim
+    wait 5; claim; wait 5; claim
+A cost out of range is refused, the settlements beside it are not.
+    grant; set rate=1/10/2; enqueue a b c d; claim
+    settle complete a cost=1000000001, complete b cost=0; claim; retry a cost=-1; claim; complete a cost=0
+    claim
+A late run saves nothing up: its clock lies behind now. [restarts]
+    each $limits = rate=1/10/2 key_rate=none | rate=none key_rate=1/10/2:
+        grant; set $limits; enqueue {a-h}:k; claim 2; wait 100; complete a b cost=0; claim
+        complete last cost=0; claim; wait 10; claim
+        forget {a-h}; wait 100
+A dear run that ends late pays from now on, and each of several runs from its own end. [restarts]
+    each $limits = rate=1/10/2 key_rate=none | rate=none key_rate=1/10/2:
+        grant; set $limits; enqueue {a-h}:k; claim 2; wait 100; complete a cost=3000; claim; wait 9; claim
+        wait 1; claim; complete last cost=4000; wait 100; complete b cost=2000; wait 9; claim; wait 1; claim
+        forget {a-h}; wait 100
+A changed rate forgets the costs that were charged to it, and the other rate keeps them. [restarts]
+    grant; set rate=1/10/4 key_rate=1/10/4; enqueue {a-j}:k m:m n:n; claim 3; complete a cost=4000
+    set key_rate=1/20/2; claim 1; complete b cost=5000; set rate=1/20/3; claim; wait 19; claim; wait 1; claim
+    wait 60; claim
+The costs of one call are charged in order.
+    each $limits = rate=3/10/5 key_rate=none | rate=none key_rate=3/10/5:
+        grant; set $limits; enqueue j{0-19}:k; claim 5
+        settle complete j00 cost=0, complete j01 cost=2500, complete j02 cost=100, complete j03 cost=0; claim
+        each $ms = 1 1 1 3 3 3: wait $ms; claim
+        forget j{0-19}; wait 1000
+A part of an interval is rounded up when it is charged, and down when it is given back.
+    each $limits = rate=3/1/3 key_rate=none | rate=none key_rate=3/1/3:
+        each $cost = 1 333 667 1001 1334 4001:
+            grant; set $limits; enqueue j{0-29}:k
+            times 6: claim 3; complete last cost=$cost; wait 1
+            forget j{0-29}; wait 100
+A settle_and_claim claims by the clocks that its settlements have moved.
+    grant; set rate=1/10 key_rate=1/10; enqueue a:k b:k c:k; claim; exchange complete last cost=0
+    exchange complete last cost=3000; wait 10; claim; wait 19; claim; wait 1; claim
+A run pays as its key, which an update meanwhile changes, and for the rates that are set then.
+    grant; set key_rate=1/10; enqueue a:k b:k c:m; claim; enqueue a:m; complete a cost=5000; claim; wait 10
+    claim; wait 40; claim; set key_rate=1/20; complete last cost=0; claim; set rate=1/10; claim
+    set key_rate=none; enqueue x:k y:k; claim 1; set rate=1/5; complete last cost=4000; claim; wait 15; claim
+A clock is at most 366 days ahead, also by the slowest rates.
+    each $limits = rate=1/60000 key_rate=none | rate=1/2678400000/11 key_rate=1/2678400000/11:
+        grant; set $limits; enqueue {a-c}:k; claim 1; complete a cost=1000000000; claim 1
+        wait 31622399999; grant 31day; claim 1; wait 1; claim 1; forget {a-c}; set rate=none key_rate=none
+A full key with a dear run opens when both limits allow it; a cheap run opens it at once. [handles]
+    grant; set per_key=1 key_rate=1/10; enqueue a:k b:k c:k; enqueue d:k!5@3; runs = claim; claim
+    complete runs cost=2500; claim; wait 24; claim; wait 1; runs = claim; wait 1; complete runs cost=0
+    runs = claim; complete runs cost=0; claim
+Jobs of several keys wait for runs that turn out cheap and dear. Prunes remove no clock that counts.
+    grant; set key_rate=1/20 rate=1/2/4
+    each $key = k m n: enqueue {a-c}$key:$key; claim
+    complete ak cost=0; complete am cost=7000; prune_all 2; claim; complete an cost=500; claim
+    each $ms = 3 7 10 20 90: wait $ms; prune_all 2; claim
+A holder whose run is gone pays nothing.
+    grant; set rate=1/10; enqueue a b c; short = grant 5; runs = claim lease=short; wait 5; reap
+    complete runs cost=0; claim; complete runs cost=9000; wait 5; claim; forget b; complete b cost=0; claim
+    wait 10; claim
+"""
 
 
 def close_many_keys(lockstep: Lockstep) -> None:
@@ -207,6 +292,7 @@ SCRIPTS: Final[tuple[FixedHistory, ...]] = (
     *read_histories(PER_KEY),
     *read_histories(MORE_PER_KEY),
     *read_histories(RATES),
+    *read_histories(COSTS),
 )
 HISTORIES: Final[tuple[Callable[[Lockstep], None], ...]] = (
     *read_histories(PER_KEY),
@@ -214,6 +300,7 @@ HISTORIES: Final[tuple[Callable[[Lockstep], None], ...]] = (
     take_keys_of_all_lengths,
     *read_histories(MORE_PER_KEY),
     *read_histories(RATES),
+    *read_histories(COSTS),
 )
 
 

@@ -424,9 +424,10 @@ class HistoryCalls:
 
     def settlements(self, parts: Sequence[ScriptPart]) -> list[Settlement]:
         """Return a settlement for each run of each part, whose first word is the action."""
+        costs = [part.options.pop("cost", None) for part in parts]
         return [
-            Settlement(id=id, fence=fence, action=part.action())
-            for part in parts
+            Settlement(id=id, fence=fence, action=part.action(), cost=cost)
+            for part, cost in zip(parts, costs, strict=True)
             for name in part.words[1:]
             for id, fence in self.saved[name].items()
         ]

@@ -119,6 +119,9 @@ LIMIT_CASES: Final = (
     WaitCase("a change of rate", "work", f"set rate=1/60000; {START_ONE}", "set rate=2/60000"),
     WaitCase("the end of rate", "work", f"set rate=1/60000; {START_ONE}", "set rate=none"),
     WaitCase("the end of key_rate", "work", f"set key_rate=1/60000; {START_ONE}", "set key_rate=none"),
+    WaitCase("a low cost under rate", "work", f"set rate=1/60000; {START_ONE}", "complete a cost=0"),
+    WaitCase("a low cost under key_rate", "work", f"set key_rate=1/60000; {START_ONE}", "complete a cost=0"),
+    WaitCase("an earlier start", "work", f"set rate=1/60000; {START_ONE}", "complete a cost=500"),
     WaitCase("a start that the rate allows", "work", f"set rate=1/{SOON}; {START_ONE}", ""),
     WaitCase("a start that the key_rate allows", "work", f"set key_rate=1/{SOON}; {START_ONE}", ""),
 )

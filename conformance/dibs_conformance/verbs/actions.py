@@ -41,6 +41,8 @@ class ClientAction:
     lease: int = 0
     #: A key of `verbs.settle.SETTLE_ACTIONS`.
     settle_as: str = "complete"
+    #: The cost of a settled run, in thousandths of a start; None for one start.
+    cost: int | None = None
     #: An index into `verbs.enqueue.CONFLICT_OPTIONS`.
     conflict: int = 0
     #: An index into `verbs.enqueue.JOB_DATA`, or `LARGE_DATA`.

@@ -74,12 +74,16 @@ ACTION_NAMES: dict[type[SettleAction], str] = {
 }
 
 
+#: The highest cost of a run, in thousandths of a start.
+MOST_COST = 1_000_000_000
+
+
 def build_settlements(action: ClientAction, queue: str, state: ClientState) -> list[Settlement]:
     id, fence = state.run(action)
     settle_as = SETTLE_ACTIONS[action.settle_as]
     if isinstance(settle_as, Complete) and action.flag:
         settle_as = Complete(result=b"1", then=(FollowUp(queue=queue, job=NewJob(id=action.ids[-1])),))
-    return [Settlement(id=id, fence=fence, action=settle_as)]
+    return [Settlement(id=id, fence=fence, action=settle_as, cost=action.cost)]
 
 
 # -- in the oracle -----------------------------------------------------------------------------------
@@ -97,6 +101,21 @@ def settle(oracle: Oracle, queue: OracleQueue, settlement: Settlement, now: int)
     job = record.current
     if job is None or job.run is None or job.run.fence != settlement.fence:
         return repeated_result(record, settlement.fence, action, now)
+    if settlement.cost is not None and not 0 <= settlement.cost <= MOST_COST:
+        return SettleResult("refused")
+    result = settle_active(oracle, queue, record, action, now)
+    if settlement.cost is not None and job.run.lease is not None and result.status != "refused":
+        queue.starts.add(job.data.key, now, settlement.cost)
+    return result
+
+
+def settle_active(
+    oracle: Oracle, queue: OracleQueue, record: IdRecord, action: SettleAction, now: int
+) -> SettleResult:
+    """Apply an action to the active run of an id."""
+    job = record.current
+    assert job is not None  # noqa: S101 - the caller checked it
+    assert job.run is not None  # noqa: S101
     if isinstance(action, Complete | Fail | Cancelled):
         if breaks_limit(action):
             return SettleResult("refused")
@@ -211,6 +230,8 @@ def recorded_request(queue: str, settlements: Sequence[Settlement], **_: Any) ->
 def settlement_fields(queue: str, settlement: Settlement) -> list[Fields]:
     """Return a settlement and its follow-ups. The answer does not show the results of follow-ups."""
     fields = {"op": "settle", "queue": queue, "id": settlement.id, "fence": settlement.fence}
+    if settlement.cost is not None:
+        fields["cost"] = settlement.cost
     return [{**fields, **action_fields(settlement.action)}, *follow_up_fields(settlement.action)]
 
 

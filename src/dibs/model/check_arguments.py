@@ -29,7 +29,7 @@ from dibs.model.check_values import (
     check_whole_number,
 )
 from dibs.model.job import Error, ErrorKind, Job, Outcome, Slot, Successor
-from dibs.model.limits import DAY, LATEST_TIME, LIMITS, SAFE_INTEGER, Limits
+from dibs.model.limits import DAY, LATEST_TIME, LIMITS, MOST_COST, SAFE_INTEGER, Limits
 from dibs.model.plain_values import to_plain
 from dibs.model.requests import (
     Cancelled,
@@ -115,6 +115,11 @@ def check_choice(field: str, word: str, known: Sequence[str]) -> None:
     """Raise Refused for a `word` outside `known`. The error lists the known ones."""
     if not isinstance(word, str) or word not in known:
         raise Refused(f"{field} must be one of {', '.join(known)}", field=field)
+
+
+def check_cost(cost: object) -> None:
+    """Raise Refused unless the cost of a run is a whole number from 0 to MOST_COST."""
+    check_whole_number("cost", cost, 0, MOST_COST, " thousandths of a start")
 
 
 def check_settle_action(action: SettleAction, limits: Limits = LIMITS) -> None:
@@ -287,7 +292,7 @@ LONGEST_PER: Final = 31 * DAY
 #: The highest rate, in starts per ms.
 FASTEST_RATE: Final = 1000
 #: The longest `burst * interval` of a rate, in us. All clocks then stay below 2**53.
-LONGEST_BURST: Final = 366 * DAY * 1000
+LONGEST_BURST: Final = rates.FURTHEST
 
 _LEVELS: Final = get_args(LogLevel)
 _FLAGS: Final = ("paused", "fail_handler")

@@ -11,6 +11,9 @@ MIB: Final = 1024 * KIB
 #: The largest whole number that dibs stores. Lua and JavaScript use floats, which skip numbers beyond 2**53.
 SAFE_INTEGER: Final = 2**53
 DAY: Final = 86_400_000
+#: The cost of one start, and the highest cost of a run, in thousandths of a start.
+START_COST: Final = 1000
+MOST_COST: Final = 1_000_000_000
 #: The longest duration (delay, retention, lease, timeout, age) in ms: 100,000 days, about 273 years. Waits of
 #: Python threads take at most 292 years (threading.TIMEOUT_MAX).
 LONGEST_TIME: Final = 100_000 * DAY

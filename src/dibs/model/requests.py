@@ -166,6 +166,9 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True):
     #: The number of the claim, from `ActiveRun.fence` of the claimed job.
     fence: int
     action: SettleAction
+    #: What the run was worth, in thousandths of a start, 0 to 1,000,000,000; None for one start. It moves the
+    #: clocks of the rates of the queue.
+    cost: int | None = None
 
 
 class QueueStep(Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dibs.errors import Refused
 from dibs.model import transitions
-from dibs.model.check_arguments import check_settle_action
+from dibs.model.check_arguments import check_cost, check_settle_action
 from dibs.model.job import EMPTY, ActiveRun, Job, NewJob, Outcome, OutcomeRetention, Slot, Successor
 from dibs.model.limits import Limits
 from dibs.model.requests import (
@@ -173,7 +173,7 @@ def decide_settle(slot: Slot, settlement: Settlement, limits: Limits) -> SettleR
     """Return the action to apply, or the result of a settlement that leaves the id unchanged.
 
     - A fence other than that of the active run gets `lost`; a repeated settlement gets its first result.
-    - An action that breaks a limit gets `refused`.
+    - An action or a cost that breaks a limit gets `refused`.
     - If a cancellation was requested, Cancelled replaces RetryLater, Release and HandOff.
 
     After the caller has applied an action, `settle_result` returns its result.
@@ -184,6 +184,8 @@ def decide_settle(slot: Slot, settlement: Settlement, limits: Limits) -> SettleR
     action = settlement.action
     try:
         check_settle_action(action, limits)
+        if settlement.cost is not None:
+            check_cost(settlement.cost)
     except Refused as error:
         return SettleResult("refused", str(error))
     if isinstance(action, (Complete, Fail, Cancelled)):

@@ -9,6 +9,7 @@ file storage, `lua.py` in the scripts of Redis and `sql.py` in the functions of 
 from tests.kit.mutants import by_contract as by_contract
 from tests.kit.mutants import close_values as close_values
 from tests.kit.mutants import commit_log as commit_log
+from tests.kit.mutants import costs as costs
 from tests.kit.mutants import durability as durability
 from tests.kit.mutants import ends as ends
 from tests.kit.mutants import engine as engine

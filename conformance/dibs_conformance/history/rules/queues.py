@@ -18,6 +18,7 @@ import msgspec
 from attrs import define, field, frozen
 
 from dibs.model.job import FAIL_SUFFIX
+from dibs.model.limits import START_COST
 from dibs.model.requests import StartRate
 from dibs_conformance.history.by_id import (
     IdSteps,
@@ -549,24 +550,35 @@ class RateRule(HistoryRule):
     section = "2, Keys and limits"
     sentence = (
         "While a rate or a key_rate certainly held, each stretch of w µs has at most burst + w div interval "
-        "starts."
+        "starts, and those that costs below 1,000 may have given back."
     )
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for queue, timeline in history.settings.items():
-            runs = [run for id_steps in history.by_queue.get(queue, ()) for run in id_steps.runs]
+            ids = history.by_queue.get(queue, [])
+            refunds = [step for id_steps in ids for step in id_steps.settles if step.cost < START_COST]
             if timeline.values("rate") - {"null"}:
-                yield from self._check_starts(queue, timeline, "rate", [run.claim for run in runs])
+                runs = [run for id_steps in ids for run in id_steps.runs]
+                yield from self._check_starts(queue, timeline, "rate", runs, refunds)
             if timeline.values("key_rate") - {"null"}:
-                for keyed in runs_by_key(history.by_queue.get(queue, [])):
-                    yield from self._check_starts(queue, timeline, "key_rate", [run.claim for run in keyed])
+                for keyed in runs_by_key(ids):
+                    yield from self._check_starts(queue, timeline, "key_rate", keyed, refunds)
 
     def _check_starts(
-        self, queue: str, timeline: SettingsTimeline, setting: str, claims: list[RecordedStep]
+        self,
+        queue: str,
+        timeline: SettingsTimeline,
+        setting: str,
+        runs: list[RecordedRun],
+        refunds: list[RecordedStep],
     ) -> Iterator[Violation]:
-        """Yield claims that a rate forbids. Starts before the rate certainly had its value do not count."""
-        stretch = Stretch()
-        for claim in sorted(claims, key=lambda claim: (claim.run_began, ended(claim))):
+        """Yield claims that a rate forbids. Starts before the rate certainly had its value do not count.
+
+        A settlement may give a part of a start back as soon as it is called.
+        """
+        stretch, fences = Stretch(), {run.fence for run in runs}
+        refunds = [step for step in refunds if step.fence in fences]
+        for claim in sorted((run.claim for run in runs), key=lambda claim: (claim.run_began, ended(claim))):
             text = timeline.certain(setting, *stretch.interval_with(claim))
             if text in (None, "null"):
                 stretch = Stretch()
@@ -575,7 +587,8 @@ class RateRule(HistoryRule):
                 continue
             rate = msgspec.json.decode(text, type=StartRate)
             self.met += bool(stretch.claims)
-            if not stretch.allows(rate, claim):
+            given_back = sum(START_COST - step.cost for step in refunds if step.began < ended(claim))
+            if not stretch.allows(rate, claim, given_back):
                 why = f"{len(stretch.claims) + 1} runs started too soon for the {setting} {text}"
                 yield self.violation((queue, claim.id), why, *stretch.claims[-rate.burst :], claim)
             stretch.add(rate, claim)
@@ -593,8 +606,10 @@ class Stretch:
         steps = (*self.claims, claim)
         return min(step.began for step in steps), max(ended(step) for step in steps)
 
-    def allows(self, rate: StartRate, claim: RecordedStep) -> bool:
-        return self.clock <= claim.run_began * 1000 + (rate.burst - 1) * interval_of(rate)
+    def allows(self, rate: StartRate, claim: RecordedStep, given_back: int) -> bool:
+        """Return whether a claim may start a run, if costs have given back some thousandths of a start."""
+        more = (rate.burst - 1) * START_COST + given_back
+        return self.clock <= claim.run_began * 1000 + more * interval_of(rate) // START_COST
 
     def add(self, rate: StartRate, claim: RecordedStep) -> None:
         self.clock = max(self.clock, claim.run_began * 1000) + interval_of(rate)

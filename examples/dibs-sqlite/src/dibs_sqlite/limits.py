@@ -76,6 +76,20 @@ def _charge(tx: Transaction, queue: QueueRows, job: Job) -> None:
             queue.execute("save_clock", key=key, clock=rates.charge_start(_clock(queue, key), rate, tx.now))
 
 
+def charge_cost(tx: Transaction, queue: QueueRows, job: Job, cost: int) -> None:
+    """Move the clocks by the cost of a run under a lease. A claim may take more after one has moved back."""
+    settings = queue.settings
+    for key, rate in ((QUEUE_CLOCK, settings.rate), (job.data.key, settings.key_rate)):
+        if key is None or rate is None:
+            continue
+        before = _clock(queue, key)
+        after = rates.charge_cost(before, rate, cost, tx.now)
+        queue.execute("save_clock", key=key, clock=after)
+        if after < before:
+            queue.note_work()
+            open_key(queue, key)
+
+
 def open_key(queue: QueueRows, key: str) -> None:
     """Bring the first filed job of a closed key back into the order of claims."""
     queue.execute("open_key", key=key)

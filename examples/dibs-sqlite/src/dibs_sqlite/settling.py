@@ -22,6 +22,7 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import FinishStatus, ReapedKind, ReportStatus, SettleResult
+from dibs_sqlite import limits as limits_by_key
 from dibs_sqlite.ending import store_end
 from dibs_sqlite.enqueueing import enqueue_follow_ups
 from dibs_sqlite.transaction import QueueRows, Transaction
@@ -40,6 +41,9 @@ def _settle(tx: Transaction, queue: QueueRows, settlement: Settlement, limits: L
     verdict = rules.decide_settle(slot, settlement, limits)
     if isinstance(verdict, SettleResult):
         return verdict
+    job = slot.current
+    if settlement.cost is not None and job is not None and job.run is not None and job.run.lease is not None:
+        limits_by_key.charge_cost(tx, queue, job, settlement.cost)
     _apply_action(tx, queue, slot, verdict)
     return rules.settle_result(slot, settlement.action, verdict)
 

@@ -263,6 +263,10 @@ class QueueRows:
             return None
         return LeaseRow(id, row[0], row[1], bool(row[2]))
 
+    def note_work(self) -> None:
+        """Note that a claim may take more than before."""
+        self._is_used = self._has_more_work = True
+
     def put_lease(self, lease: LeaseRow) -> None:
         self._is_used = True
         self.execute(

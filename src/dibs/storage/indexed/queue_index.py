@@ -208,10 +208,13 @@ class QueueIndex:
 
     def put_clock(self, key: str, after: int | None) -> None:
         """Set the clock of a key or of the queue (QUEUE_CLOCK), in us; None removes it."""
-        self.step_changes().clocks.setdefault(key, self.clocks.values.get(key))
+        before = self.clocks.values.get(key)
+        self.step_changes().clocks.setdefault(key, before)
         self.clocks.set(key, after)
         if key == QUEUE_CLOCK:
             self._update_opening()
+        if before is not None and after is not None and after < before and self.waiting:
+            self.work_version += 1
 
     def _update_opening(self) -> None:
         rate = self.settings.rate
@@ -225,6 +228,14 @@ class QueueIndex:
             self.put_clock(QUEUE_CLOCK, rates.charge_start(clocks.get(QUEUE_CLOCK, 0), rate, self.now))
         if key is not None and key_rate is not None:
             self.put_clock(key, rates.charge_start(clocks.get(key, 0), key_rate, self.now))
+
+    def charge_cost(self, key: str | None, cost: int) -> None:
+        """Move the clocks of the queue and of a key by the cost of a run, before the run leaves its lease."""
+        clocks, rate, key_rate = self.clocks.values, self.settings.rate, self.settings.key_rate
+        if rate is not None:
+            self.put_clock(QUEUE_CLOCK, rates.charge_cost(clocks.get(QUEUE_CLOCK, 0), rate, cost, self.now))
+        if key is not None and key_rate is not None:
+            self.put_clock(key, rates.charge_cost(clocks.get(key, 0), key_rate, cost, self.now))
 
     def put_settings(self, after: Settings) -> None:
         changes = self.step_changes()

@@ -38,6 +38,8 @@ def settle(index: Index, queue: str, settlements: Sequence[Settlement], limits: 
 def _settle(index: Index, queue: QueueIndex, settlement: Settlement, limits: Limits) -> SettleResult:
     slot = queue.slots.get(settlement.id, EMPTY)
     job, decision = slot.current, rules.decide_settle(slot, settlement, limits)
+    if settlement.cost is not None and not isinstance(decision, SettleResult):
+        _charge_cost(queue, job, settlement.cost)
     # Test for Complete first: most settlements complete, and an isinstance that fails costs five times as
     # much as one that succeeds.
     if isinstance(decision, Complete) and job is not None:
@@ -47,6 +49,12 @@ def _settle(index: Index, queue: QueueIndex, settlement: Settlement, limits: Lim
         return decision
     _apply_action(index, queue, slot, decision)
     return rules.settle_result(slot, settlement.action, decision)
+
+
+def _charge_cost(queue: QueueIndex, job: Job | None, cost: int) -> None:
+    """Move the clocks by the cost of a run, if it is under a lease. A later put of its slot opens its key."""
+    if job is not None and job.run is not None and job.run.lease is not None:
+        queue.charge_cost(job.data.key, cost)
 
 
 def _apply_action(index: Index, queue: QueueIndex, slot: Slot, action: SettleAction) -> None:

@@ -149,11 +149,11 @@ def encode_settlements(
 
     `in_call` is the number of settlements of the call, if it has those of other queues.
     """
-    reasons = [refusal_reason(one.action, limits) for one in given]
+    reasons = [refusal_reason(one, limits) for one in given]
     # An action of an unknown type is refused; its kind has no effect.
     kinds = [KINDS.get(type(one.action), "completed") for one in given]
     details = [
-        encode_details(one.action) if not reason else '{"refused": true}'
+        encode_details(one.action, one.cost) if not reason else '{"refused": true}'
         for one, reason in zip(given, reasons, strict=True)
     ]
     ids = [one.id for one in given]
@@ -178,24 +178,26 @@ def add_handled(params: Params, handled: bool) -> None:  # noqa: FBT001 - the va
     params["details"] = [text and flag + text[1:] for text in params["details"]]
 
 
-def refusal_reason(action: SettleAction, limits: Limits) -> str:
+def refusal_reason(settlement: Settlement, limits: Limits) -> str:
     """Return the reason to refuse a settlement that breaks a limit, "" for a valid one."""
     try:
-        check_arguments.check_settle_action(action, limits)
+        check_arguments.check_settle_action(settlement.action, limits)
+        if settlement.cost is not None:
+            check_arguments.check_cost(settlement.cost)
     except Refused as refused:
         return str(refused)
     return ""
 
 
-def encode_details(action: SettleAction) -> str | None:
+def encode_details(action: SettleAction, cost: int | None = None) -> str | None:
     """Return the other fields of a settlement (error, follow-ups ...) as JSON; None if all have defaults."""
-    if type(action) is Complete and not action.then and action.retention is None:
+    if type(action) is Complete and not action.then and action.retention is None and cost is None:
         return None
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"cost": cost}
     if isinstance(action, RetryLater):
-        fields = {"cause": action.cause, "when": encode_start(action.run_at, action.delay)}
+        fields |= {"cause": action.cause, "when": encode_start(action.run_at, action.delay)}
     elif isinstance(action, Release):
-        fields = {"when": encode_start(action.run_at, action.delay)}
+        fields["when"] = encode_start(action.run_at, action.delay)
     elif isinstance(action, Complete | Fail | Cancelled) and action.retention is not None:
         fields["retention"] = action.retention
     if isinstance(action, Fail | RetryLater | Cancelled) and action.error is not None:

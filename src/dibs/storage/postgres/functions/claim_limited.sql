@@ -63,6 +63,9 @@ BEGIN
     IF qu.max_active IS NOT NULL THEN
         PERFORM prune_claims(qu.q, NULL);
     END IF;
+    IF (qu.rate).starts IS NOT NULL OR (qu.key_rate).starts IS NOT NULL THEN
+        PERFORM charge_costs(qu);
+    END IF;
     room := least(most, claim_room(qu, looked));
     keyed := qu.per_key IS NOT NULL OR (qu.key_rate).starts IS NOT NULL;
     IF keyed THEN
@@ -291,6 +294,11 @@ DECLARE
     queue_opens bigint;
 BEGIN
     SELECT l.due, l.next_due INTO due, next_due FROM line_ahead(qu, now_ms) l;
+    -- The next claim may find a clock that such a cost moves back.
+    IF exact AND (due OR qu.has_held_back) AND EXISTS (SELECT 1 FROM costs WHERE q = qu.q AND cost < 1000) THEN
+        due := true;
+        RETURN;
+    END IF;
     IF (qu.key_rate).starts IS NOT NULL THEN
         next_due := least(
             next_due,

@@ -28,6 +28,39 @@ CREATE OR REPLACE FUNCTION charge(queue integer, r start_rate, now_ms bigint, ke
         opens = opening(excluded.clock + greatest(0, old.clock - now_ms * 1000), r)
 $$;
 
+-- cost_charged(clock, rate, cost, at) -> the clock after a run with a cost in thousandths of a start was settled. `clock`
+-- may be NULL. A clock is at most 366 days ahead.
+CREATE OR REPLACE FUNCTION cost_charged(clock bigint, r start_rate, cost bigint, at bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN cost > 1000 THEN least(greatest(clock, at * 1000) + m.moved, at * 1000 + 31622400000000)
+                WHEN clock > at * 1000 THEN clock + m.moved ELSE clock END::bigint
+    FROM (SELECT ceil((cost - 1000)::numeric * rate_interval(r) / 1000) AS moved) m
+$$;
+
+-- charge_costs(queue): charge the costs that settlements have left, in order, each at its own time. Between two claims
+-- only costs move a clock, so the clocks are those of settlements that write them at once.
+CREATE OR REPLACE FUNCTION charge_costs(qu queues) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    k record;
+BEGIN
+    FOR k IN
+        WITH gone AS (DELETE FROM costs WHERE q = qu.q RETURNING *)
+        SELECT r.key, r.rate, o.clock, array_agg(g.at ORDER BY g.at, g.n) AS times,
+               array_agg(g.cost ORDER BY g.at, g.n) AS costs
+        FROM gone g CROSS JOIN LATERAL (VALUES (''::text, qu.rate), (g.key, qu.key_rate)) r (key, rate)
+        LEFT JOIN clocks o ON o.q = qu.q AND o.key = r.key
+        WHERE r.key IS NOT NULL AND (r.rate).starts IS NOT NULL
+        GROUP BY r.key, r.rate, o.clock
+    LOOP
+        FOR i IN 1 .. cardinality(k.times) LOOP
+            k.clock := cost_charged(k.clock, k.rate, k.costs[i], k.times[i]);
+        END LOOP;
+        INSERT INTO clocks (q, key, clock, opens)
+        SELECT qu.q, k.key, k.clock, opening(k.clock, k.rate) WHERE k.clock IS NOT NULL
+        ON CONFLICT (q, key) DO UPDATE SET clock = excluded.clock, opens = excluded.opens;
+    END LOOP;
+END $$;
+
 -- free_key(job): append the key of a job to `freed`, for a run that leaves its lease (it ends, returns, is handed off
 -- or forgotten), and for a job that leaves its place in the line. It is called with the row as it was before this step,
 -- and does so under any settings, since those that this call sees may be older than a configure() that a claim obeys

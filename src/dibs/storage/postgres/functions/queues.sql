@@ -83,6 +83,9 @@ CREATE OR REPLACE FUNCTION limits_changed(before queues, after queues) RETURNS v
 DECLARE
     keys text[];
 BEGIN
+    IF after.rate IS DISTINCT FROM before.rate OR after.key_rate IS DISTINCT FROM before.key_rate THEN
+        PERFORM charge_costs(before);
+    END IF;
     IF after.rate IS DISTINCT FROM before.rate THEN
         DELETE FROM clocks WHERE q = after.q AND key = '';
     END IF;

@@ -69,6 +69,7 @@ DECLARE
     o ended;
     ends boolean := said IN ('completed', 'failed', 'cancelled');
     back_at bigint := (details ->> 'when')::bigint;
+    is_leased boolean;
 BEGIN
     logged := '{}';
     over := false;
@@ -76,6 +77,7 @@ BEGIN
     IF j.id IS NULL THEN
         PERFORM check_snapshot(qu, wanted);
     END IF;
+    is_leased := j.fence = under AND j.lease IS NOT NULL;
     IF j.fence IS DISTINCT FROM under THEN
         -- A repeated settlement gets the answer of the first one.
         SELECT * INTO o FROM ended WHERE q = qu.q AND id = wanted AND fence = under AND under <> 0;
@@ -111,6 +113,10 @@ BEGIN
         END IF;
         logged := return_to_queue(qu, j, now_ms, back_at, CASE said WHEN 'retry' THEN details ->> 'cause' END,
                           details -> 'error');
+    END IF;
+    IF is_leased AND status <> 'refused' AND details ->> 'cost' IS NOT NULL
+       AND ((qu.rate).starts IS NOT NULL OR (qu.key_rate).starts IS NOT NULL) THEN
+        INSERT INTO costs SELECT qu.q, nextval('numbers'), j.key, now_ms, (details ->> 'cost')::bigint;
     END IF;
 END $$;
 

@@ -311,7 +311,7 @@ CREATE TABLE events (
 );
 
 -- The clock of each key, in us, and of the queue itself, which has the key ''. dibs.model.rates has the arithmetic.
--- Only claims write it, under their lock on the row of the queue.
+-- Only claims and configure() write it, under their lock on the row of the queue.
 CREATE TABLE clocks (
     q integer NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -332,3 +332,18 @@ CREATE TABLE freed (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 CREATE INDEX freed_queue ON freed (q);
+
+-- The costs of settled runs that charge_costs() has not charged yet. A settle appends, so that it waits for no clock.
+CREATE TABLE costs (
+    q integer NOT NULL,
+    -- The order of the settlements of one ms.
+    n bigint NOT NULL,
+    -- The key of the run; NULL for none.
+    key text COLLATE "C",
+    -- The time of the settlement, in ms.
+    at bigint NOT NULL,
+    -- In thousandths of a start.
+    cost bigint NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+CREATE INDEX costs_queue ON costs (q);

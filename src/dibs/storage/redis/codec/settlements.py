@@ -14,7 +14,7 @@ from typing import Any, Final
 from attrs import define, field
 
 from dibs.errors import Refused
-from dibs.model.check_arguments import check_settle_action
+from dibs.model.check_arguments import check_cost, check_settle_action
 from dibs.model.error_text import to_storable_error
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.limits import Limits
@@ -85,14 +85,16 @@ class SettlementBatch:
 
     def add(self, settlements: Iterable[Settlement]) -> None:
         for index, one in enumerate(settlements):
-            if reason := self._refusal_reason(one.action):
+            if reason := self._refusal_reason(one):
                 self.reasons[index] = reason
-            packed = self.encode(one.fence, one.action, breaks_limit=bool(reason))
+            packed = self.encode(one.fence, one.action, one.cost, breaks_limit=bool(reason))
             self.arguments += (encode_id(one.id), packed)
 
-    def _refusal_reason(self, action: SettleAction) -> str:
+    def _refusal_reason(self, settlement: Settlement) -> str:
         try:
-            self.check(action)
+            self.check(settlement.action)
+            if settlement.cost is not None:
+                check_cost(settlement.cost)
         except Refused as refused:
             return str(refused)
         return ""
@@ -112,7 +114,9 @@ class SettlementBatch:
                     field="then",
                 )
 
-    def encode(self, fence: int, action: SettleAction, *, breaks_limit: bool = False) -> bytes:
+    def encode(
+        self, fence: int, action: SettleAction, cost: int | None = None, *, breaks_limit: bool = False
+    ) -> bytes:
         """Pack one settlement, and add its follow-ups to `follow_ups`.
 
         With `breaks_limit`, pack only the mark that makes the script refuse the settlement.
@@ -121,6 +125,9 @@ class SettlementBatch:
             kind = _kind_number(action) if isinstance(action, _ENDS) else _REFUSED_RETURN
             return _SETTLEMENT.pack(_valid_fence(fence), kind, 1, 0, 0)
         has, at, follow_up_count, parts = 0, 0, 0, []
+        if cost is not None:
+            has |= 128
+            parts.append(cost.to_bytes(8))
         if isinstance(action, Complete | Fail | Cancelled) and action.retention is not None:
             has |= 4
             parts.append(with_size(encode_retention(action.retention).encode()))

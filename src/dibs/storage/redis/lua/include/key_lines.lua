@@ -36,6 +36,17 @@ function limits.charged(clock, rate, now, starts)
   return math.max(clock, now * 1000) + starts * rate.interval
 end
 
+-- The furthest that a clock may be ahead of now, in µs: 366 days.
+local FURTHEST = 31622400000000
+
+-- Return the clock after a run with a cost in thousandths of a start. Why in two parts: a number above 2 ^ 53 is rounded.
+local function cost_charged(clock, rate, now, cost)
+  local thousands, rest = math.floor(rate.interval / 1000), rate.interval % 1000
+  local moved = (cost - 1000) * thousands + math.ceil((cost - 1000) * rest / 1000)
+  if moved > 0 then return math.min(math.max(clock, now * 1000) + moved, now * 1000 + FURTHEST) end
+  return clock > now * 1000 and clock + moved or clock
+end
+
 -- Return the earliest ms at which the clock allows a start; nil if it allows one now.
 function limits.next_start(clock, rate, now)
   if clock <= latest_clock(rate, now) then return nil end
@@ -89,6 +100,23 @@ limits.touch = touch
 local function count_keyed(queue, priority, count)
   queue.key_counts = queue.key_counts or {}
   queue.key_counts[priority] = (queue.key_counts[priority] or 0) + count
+end
+
+-- Move the clocks of the queue and of a key by the cost of a run. A clock that held jobs back and moves back wakes claims.
+function limits.charge_cost(queue, key, cost)
+  if queue.rate then
+    local before = queue.clock or limits.queue_clock(queue)
+    queue.clock = cost_charged(before, queue.rate, queue.now, cost)
+    plan(queue, 'hash', 'meta', 'clock', decimal(queue.clock))
+    if queue.clock < before and limits.next_start(before, queue.rate, queue.now) then queue.work_changed = true end
+  end
+  if key and queue.key_rate then
+    local touched = touch(queue, key)
+    local before = touched.clock or tonumber(key_call(queue, 'ZSCORE', 'clocks', key) or 0)
+    touched.clock = cost_charged(before, queue.key_rate, queue.now, cost)
+    touched.given_back = touched.given_back or touched.clock < before
+    plan(queue, 'zset', 'clocks', key, decimal(touched.clock))
+  end
 end
 
 function limits.add(queue, job)
@@ -177,8 +205,8 @@ end
 
 -- Plan the place of a touched key: its heads, or its moment in `opening`.
 local function plan_key(queue, key, touched)
-  -- The end of a run under an open key needs no write.
-  if not touched.closed and not next(touched.firsts) then return end
+  -- The end of a run under an open key needs no write, unless its cost closes the key.
+  if not touched.closed and not touched.clock and not next(touched.firsts) then return end
   local closed = closed_until(queue, key)
   local waits = plan_touched_heads(queue, key, touched, closed)
   if not waits or not touched.closed ~= not closed then
@@ -191,7 +219,9 @@ local function plan_key(queue, key, touched)
   end
   if has_reopening(queue) then plan(queue, 'zset', 'reopening', key, false) end
   -- A key without room gets work for claims only when it has room again.
-  if waits and closed ~= 'inf' and (touched.added or touched.closed == 'inf') then queue.work_changed = true end
+  if waits and closed ~= 'inf' and (touched.added or touched.closed == 'inf' or touched.given_back) then
+    queue.work_changed = true
+  end
 end
 
 local function write_counts(queue)

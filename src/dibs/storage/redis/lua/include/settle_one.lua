@@ -5,7 +5,7 @@
 -- settlement  I8 fence, B kind, B has, I8 at, I2 number of follow-ups, then the sections of `has`
 -- kind        1 complete, 2 fail, 3 cancelled, 4 retry, 5 timeout, 6 stall, 7 release, 8 hand_off
 -- has         1 breaks a limit, 2 `at` is a time in ms (else a delay), 4 + retention, 8 + error, 16 + result,
---             32 a release with a time, 64 ends in a fail queue
+--             32 a release with a time, 64 ends in a fail queue, 128 + cost as I8, in thousandths of a start
 -- follow-ups  three arguments each, after all settlements: the index of its queue in KEYS, the id, the request
 --             (storage/redis/lua/include/accept.lua)
 -- answer      B status, I8 revision
@@ -25,6 +25,7 @@ local function parse_settlement(text)
     fence = fence, kind = kind, time = time, follow_up_count = follows, breaks_limit = band(has, 1) ~= 0,
     absolute = band(has, 2) ~= 0, timed = kind ~= KIND_RELEASE or band(has, 32) ~= 0, in_fail_queue = band(has, 64) ~= 0,
   }
+  if band(has, 128) ~= 0 then settlement.cost, at = unpack_from('>I8', text, at) end
   if band(has, 4) ~= 0 then settlement.retention, at = read_sized(text, at) end
   if band(has, 8) ~= 0 then settlement.error, at = read_sized(text, at) end
   if band(has, 16) ~= 0 then settlement.result, at = read_sized(text, at) end
@@ -97,6 +98,7 @@ local function settle_run(queue, id, settlement, fail_queue, enqueue_follow_ups)
   local job = text and parse_job(id, text)
   if not job or job.fence ~= settlement.fence then return repeated_status(queue, id, settlement), 0 end
   if settlement.breaks_limit then return STATUS_REFUSED, 0 end
+  if settlement.cost and not job.handed_off then limits.charge_cost(queue, key_of(job.data), settlement.cost) end
   if settlement.kind > 3 then return return_run(queue, job, settlement) end
   end_run(queue, job, settlement, fail_queue, enqueue_follow_ups)
   return STATUS_DONE, 0
