@@ -11,6 +11,7 @@ import pytest
 from attrs import evolve
 
 from dibs import BadHandler, ConfigurationError, Dibs, Queue, Rate, Refused, Task
+from dibs.client.options.queue_settings import build_rate
 from dibs.errors import DibsError
 from dibs.maintenance.declared_settings import apply_declared_settings
 from dibs.model.requests import Settings, SettingsPatch, StartRate
@@ -122,6 +123,34 @@ async def test_a_key_that_is_no_key_is_refused_with_its_task(app: Dibs, key: Any
         assert reason in str(one)
     with pytest.raises(Refused, match="missing a required argument: 'path'"):
         await task.enqueue()
+
+
+@pytest.mark.parametrize(
+    ("rate", "stored"),
+    [
+        (Rate(100_000, per="1m", unit=1_000), StartRate(100, 60_000)),
+        (Rate(100_000, per="1m", unit=3_000, burst=2), StartRate(100, 180_000, 2)),
+        ("100000/m unit 1000", StartRate(100, 60_000)),
+        ("100000/m unit 1000 burst 5", StartRate(100, 60_000, 5)),
+    ],
+)
+def test_a_rate_with_a_unit_is_stored_as_starts(rate: Rate | str, stored: StartRate) -> None:
+    assert stored == build_rate("rate", rate)
+
+
+@pytest.mark.parametrize("unit", [0, -1, 1.5, True, "1", 10**9 + 1])
+def test_a_bad_unit_is_refused(unit: Any) -> None:
+    with pytest.raises(Refused) as refused:
+        Rate(100, per="1m", unit=unit)
+
+    assert "unit" == refused.value.field
+
+
+def test_two_units_of_a_task_are_refused() -> None:
+    with pytest.raises(Refused, match="rate and key_rate have the units 10 and 1000; use the same unit"):
+        Dibs("memory:").task(queue="q", rate="100/s unit 10", key_rate=Rate(100_000, per="1m", unit=1_000))(
+            handlers.thumbnail
+        )
 
 
 async def test_a_worker_writes_the_limits_that_the_decorator_states(any_url: str) -> None:

@@ -173,7 +173,7 @@ def test_the_model_and_the_oracle_agree_about_costs(rate: StartRate) -> None:
 
 
 def keeps_each_period(rate: StartRate, charges: list[starts.Charge]) -> bool:
-    """Return whether the charges up to the last start sum to at most `w + burst * interval` in each period."""
+    """Return whether the charges of each period sum to at most `w + burst * interval` µs."""
     interval = -(-rate.per * 1000 // rate.starts)
     total, end = 0, charges[-1][0]
     for at, cost in reversed(charges):

@@ -31,6 +31,10 @@ from tests.worker.jobs import add
 app = Dibs()
 
 
+def spends() -> None:
+    current_job().spent(0)
+
+
 #: The name at the gate of a program that a handler started.
 CHILD_PROGRAM = "child"
 
@@ -298,6 +302,7 @@ def add_handlers(target: Dibs, **options: Any) -> None:
     add(target, "held", held, **options)
     add(target, "held_async", held_async, **options)
     add(target, "echo", echo, **options)
+    add(target, "spends", spends, **options)
     add(target, "surroundings", surroundings, **options)
     add(target, "suicide", suicide, max_stalls=1, **options)
     add(target, "gil", holds_the_gil, backoff=Fixed(3600), **options)

@@ -165,7 +165,9 @@ class InlineWorker:
             self._ended_runs.append((run, action))
             return
         loop, serde = asyncio.get_running_loop(), run.handler.serde
-        environment = RunEnvironment(self._storage, queue, loop, resources, serde, StepTransactions)
+        environment = RunEnvironment(
+            self._storage, queue, loop, resources, serde, StepTransactions, unit=run.handler.unit
+        )
         run.current = CurrentJob(environment, job, run.start_timeout())
         self._executor.start(run)
 

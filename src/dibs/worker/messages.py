@@ -213,6 +213,12 @@ class RunWaits(Struct, frozen=True, gc=False, array_like=True, tag="waits"):
     number: int
 
 
+class RunSpent(Struct, frozen=True, gc=False, array_like=True, tag="spent"):
+    """The handler has spent this amount, in all its calls of `CurrentJob.spent`."""
+
+    amount: int
+
+
 class RunFinished(Struct, frozen=True, gc=False, array_like=True, tag="performed"):
     """The handler has ended. The verdict holds its result or its error."""
 
@@ -223,7 +229,7 @@ class ExitIsolated(Struct, frozen=True, gc=False, array_like=True, tag="exit"):
     """Leave the lifespan of the application and exit. Sent only while no run is in the process."""
 
 
-FromIsolated = ProcessReady | StartFailed | RunEntered | RunWaits | SendReport | RunFinished
+FromIsolated = ProcessReady | StartFailed | RunEntered | RunWaits | RunSpent | SendReport | RunFinished
 ToIsolated = RunJob | ReportAnswered | CancelRun | ExitIsolated
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -82,6 +82,15 @@ async def test_a_process_starts_after_another_handler_removed_the_working_direct
     assert "completed" in await event_kinds(app, "resources", "c")
 
 
+async def test_a_run_in_a_process_says_what_it_has_spent(app: Dibs) -> None:
+    """Without the refund, the second job would start in an hour."""
+    await app.queue("spends").configure(rate="1/h")
+    await put(app, "spends", "a", "b")
+    await run(app, queues=["spends"], until="empty")
+
+    assert ["completed"] == await event_kinds(app, "spends", "b")
+
+
 async def test_a_handler_may_set_signals_and_leaves_none_to_the_next_run(app: Dibs) -> None:
     await put(app, "alarmed", "a", "b")
     await run(app, queues=["alarmed"], until="empty")

@@ -96,6 +96,7 @@ async def command(
         dibs configure emails --max-active 10 --url file:./jobs
         dibs configure emails --retention failed=30d --url file:./jobs
         dibs configure emails --per-key 1 --rate 5/s --url file:./jobs
+        dibs configure answers --key-rate '100000/m unit 1000' --url file:./jobs
     """
     given: dict[str, Any] = {
         "paused": None if paused is None else paused == "yes",

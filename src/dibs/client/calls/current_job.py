@@ -20,9 +20,9 @@ from dibs.client.options.arguments import utc_datetime
 from dibs.client.options.serde import JSON, Serde
 from dibs.errors import LeaseLost, NotRunning, Refused
 from dibs.model.check_jobs import check_follow_ups
-from dibs.model.check_values import check_bytes
+from dibs.model.check_values import check_bytes, check_whole_number
 from dibs.model.job import Job
-from dibs.model.limits import LIMITS
+from dibs.model.limits import LIMITS, MOST_COST, START_COST
 from dibs.model.requests import FollowUp
 from dibs.model.results import ReportStatus
 from dibs.model.schedule import refuse_hand_off
@@ -70,6 +70,10 @@ class RunEnvironment:
     join: Callable[[RunStorage, str, str, int], StepsInTransactions] | None = None
     #: Called with the new value of `CurrentJob.waits`, in a child process of the executor "process".
     report_waits: Callable[[int], None] | None = None
+    #: Called with the new value of `CurrentJob.amount_spent`, in such a child process.
+    report_spent: Callable[[int], None] | None = None
+    #: What the start of a run has charged to the rates of the queue, in the unit of `CurrentJob.spent`.
+    unit: int = START_COST
     #: The worker of this process; None in tests and in a child process of the executor "process".
     worker: FlowWorker | None = None
 
@@ -84,6 +88,8 @@ class CurrentJob:
     failure_follow_ups: tuple[FollowUp, ...] = ()
     #: The number of waits of the handler for the ends of other jobs.
     waits: int = 0
+    #: The sum of all calls of `spent`; None without a call.
+    amount_spent: int | None = None
 
     # Few attributes, because the worker makes one object for each run, and most handlers do not read it.
     def __init__(self, environment: RunEnvironment, job: Job, deadline: float | None) -> None:
@@ -173,6 +179,32 @@ class CurrentJob:
         self.waits += number
         if self._environment.report_waits is not None:
             self._environment.report_waits(self.waits)
+
+    def spent(self, amount: int) -> None:
+        """Say what this run has spent, for example tokens, in the unit of the rate of its task.
+
+            current_job().spent(response.usage.total_tokens)
+
+        The rates of the queue then count this amount in place of the estimate `unit` that the start of the
+        run has charged. Without a `unit` in `@app.task(rate=...)` or `key_rate`, 1,000 is one start. Several
+        calls add up, and `spent(0)` gives the start back, for example before `Snooze`. It counts when the run
+        ends or returns, however it does; not if its process dies.
+
+        Raises Refused, a ValueError, for another value than a whole number from 0, and for a sum of more than
+        1,000,000 starts.
+        """
+        unit = self._environment.unit
+        before = self.amount_spent or 0
+        check_whole_number("amount", amount, 0, MOST_COST * unit // START_COST - before)
+        self.amount_spent = before + int(amount)
+        if self._environment.report_spent is not None:
+            self._environment.report_spent(self.amount_spent)
+
+    @property
+    def cost(self) -> int | None:
+        """The cost of this run in thousandths of a start, rounded up; None without a call of `spent`."""
+        spent = self.amount_spent
+        return None if spent is None else -(-spent * START_COST // self._environment.unit)
 
     def progress(self, value: Any) -> Awaitable[None]:
         """Store the progress of the job, any JSON value of at most 1 MiB. `queue.get(id)` returns it.

@@ -21,6 +21,7 @@ from dibs.client.options.serde import Serde
 from dibs.errors import Refused, Retry
 from dibs.model.check_jobs import check_follow_ups
 from dibs.model.job import EndKind, Error, Job
+from dibs.model.limits import START_COST
 from dibs.model.overrides import Overrides
 from dibs.model.requests import EnqueueRequest, FollowUp, SettingsPatch
 from dibs.model.retry import Backoff, Exponential
@@ -178,6 +179,8 @@ class Handler:
     size: int = SIZE
     #: A worker serves queues with a higher number first.
     queue_priority: int = 100
+    #: What the start of a run counts as, in the unit of `CurrentJob.spent`.
+    unit: int = START_COST
     executor: Executor = "auto"
     #: True if a result that cannot be encoded fails the run.
     strict_results: bool = False

@@ -38,7 +38,7 @@ from dibs.client.options.job_settings import (
     deadline_ms,
     to_stored,
 )
-from dibs.client.options.queue_settings import QueueSettings, Rate, build_patch
+from dibs.client.options.queue_settings import QueueSettings, Rate, build_patch, declared_unit
 from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, DuplicateHandler, PermanentError, Refused
 from dibs.model.check_values import check_optional_number
@@ -275,6 +275,7 @@ def build_handler(
         decode_arguments=decode_arguments,
         limits=build_limits(settings, defaults),
         queue_settings=_build_queue_settings(settings),
+        unit=declared_unit(settings),
         **_run_options(settings, is_async=is_async),
     )
 
@@ -283,6 +284,7 @@ def check_handler_settings(settings: HandlerSettings) -> None:
     """Raise Refused or BadHandler for a bad value among the options of a handler."""
     build_limits(settings)
     _build_queue_settings(settings)
+    declared_unit(settings)
     _run_options(settings, is_async=False)
     check_exact_arguments(settings)
 

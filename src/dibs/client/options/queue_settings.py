@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from math import gcd
 from typing import Any, Final, TypedDict
 
 from attrs import frozen
@@ -11,8 +13,9 @@ from dibs.client.options.arguments import Seconds, duration_ms
 from dibs.client.options.job_settings import Retention, build_retention, check_setting_names
 from dibs.errors import Refused
 from dibs.model.check_arguments import MOST_LOG_RESULTS, MOST_STARTS, check_rate
-from dibs.model.check_values import check_optional_number
+from dibs.model.check_values import check_optional_number, check_whole_number
 from dibs.model.duration_text import format_duration
+from dibs.model.limits import MOST_COST, SAFE_INTEGER, START_COST
 from dibs.model.plain_values import to_plain_text
 from dibs.model.requests import LogLevel, SettingsPatch, StartRate
 
@@ -25,6 +28,10 @@ class Rate:
     a pause. Pass it as `rate` or `key_rate` to `@app.task` or `queue.configure`, which also take it
     as text: "10/m", or "5/s burst 10".
 
+    `Rate(100_000, per="1m", unit=1_000)` limits what runs spend, for example tokens: it counts each start as
+    1,000, and `current_job().spent(3_200)` corrects that when the run ends. It is stored as
+    `Rate(100, per="1m")`; `burst` still counts runs. As text: "100000/m unit 1000".
+
     Raises Refused for a number that a storage would refuse (contract 4, Limits).
     """
 
@@ -34,6 +41,9 @@ class Rate:
     """Length of the period, at most 31 days: seconds, text such as "5m", or a timedelta."""
     burst: int = 1
     """Number of runs that may start at once after a pause, 1 to 1,000,000."""
+    unit: int | None = None
+    """The estimate of what one run spends, 1 to 1,000,000,000; `starts` then counts what runs spend. None for
+    a rate of starts."""
 
     def __attrs_post_init__(self) -> None:
         try:
@@ -41,9 +51,19 @@ class Rate:
         except Refused as refused:
             raise Refused(str(refused), field=refused.field.removeprefix("Rate.")) from None
 
+    def __repr__(self) -> str:
+        unit = "" if self.unit is None else f", unit={self.unit!r}"
+        return f"Rate(starts={self.starts!r}, per={self.per!r}, burst={self.burst!r}{unit})"
+
     def to_model(self) -> StartRate:
-        """Return the rate in ms. Raises Refused for a `per` that is not a duration."""
-        return StartRate(self.starts, duration_ms("per", self.per), self.burst)
+        """Return the rate of starts in ms. Raises Refused for a bad `unit` or a `per` that is no duration."""
+        starts, per = self.starts, duration_ms("per", self.per)
+        if self.unit is not None:
+            check_whole_number("unit", self.unit, 1, MOST_COST)
+            check_whole_number("starts", starts, 1, SAFE_INTEGER)
+            shared = gcd(starts, self.unit)
+            starts, per = starts // shared, per * (self.unit // shared)
+        return StartRate(starts, per, self.burst)
 
     @classmethod
     def from_model(cls, stored: StartRate) -> Rate:
@@ -51,26 +71,54 @@ class Rate:
         return cls(stored.starts, stored.per / 1000, stored.burst)
 
 
-_TEXT: Final = re.compile(r"(?P<starts>\d{1,12})/(?P<per>[^\s/]{1,50})(?: burst (?P<burst>\d{1,12}))?")
+_TEXT: Final = re.compile(
+    r"(?P<starts>\d{1,12})/(?P<per>[^\s/]{1,50})(?: unit (?P<unit>\d{1,12}))?"
+    r"(?: burst (?P<burst>\d{1,12}))?"
+)
 
 
 def parse_rate(field: str, text: str) -> Rate:
     """Return the rate of a text: starts, a slash, and a duration or its unit alone, as in "5/s" or "10/30s".
 
-    A first burst may follow, as in "5/s burst 10". Raises Refused naming `field`.
+    A first burst may follow, as in "5/s burst 10", and before it a unit, as in "100000/m unit 1000". Raises
+    Refused naming `field`.
     """
     found = _TEXT.fullmatch(text)
     if found is None:
-        raise Refused(f"{field} is {text!r:.60}; write it as 5/s, 10/m or '5/s burst 10'", field=field)
+        raise Refused(
+            f"{field} is {text!r:.60}; write it as 5/s, 10/m, '5/s burst 10' or '100000/m unit 1000'",
+            field=field,
+        )
     per = found["per"] if found["per"][0].isdecimal() else f"1{found['per']}"
     try:
-        return Rate(int(found["starts"]), per, int(found["burst"] or 1))
+        unit = int(found["unit"]) if found["unit"] else None
+        return Rate(int(found["starts"]), per, int(found["burst"] or 1), unit)
     except Refused as refused:
         raise Refused(f"{field} is {text!r}: {refused}", field=field) from None
 
 
 def build_rate(field: str, value: Any) -> StartRate | None:
     """Return the value of a `rate=` or `key_rate=` parameter in ms; None is no limit. Raises Refused."""
+    rate = _read_rate(field, value)
+    return None if rate is None else rate.to_model()
+
+
+def declared_unit(settings: Mapping[str, Any]) -> int:
+    """Return the unit of `rate` or `key_rate` among the options of a task; 1,000, of a start, without one.
+
+    Raises Refused if the two have different units: a run has one cost, which counts for both.
+    """
+    rates = [_read_rate(name, settings.get(name)) for name in ("rate", "key_rate")]
+    units = {rate.unit for rate in rates if rate is not None and rate.unit is not None}
+    if len(units) > 1:
+        raise Refused(
+            f"rate and key_rate have the units {min(units)} and {max(units)}; use the same unit in both",
+            field="key_rate",
+        )
+    return units.pop() if units else START_COST
+
+
+def _read_rate(field: str, value: Any) -> Rate | None:
     if value is None:
         return None
     rate = parse_rate(field, value) if isinstance(value, str) else value
@@ -79,7 +127,7 @@ def build_rate(field: str, value: Any) -> StartRate | None:
             f"{field} is {value!r:.60}; pass Rate(10, per=60), text such as '10/m', or None for no limit",
             field=field,
         )
-    return rate.to_model()
+    return rate
 
 
 def format_rate(rate: StartRate) -> str:

@@ -196,4 +196,4 @@ async def settle_singly(storage: Storage, queue: str, runs: Sequence[Invocation]
 
 def make_settlements(runs: Iterable[Invocation]) -> list[Settlement]:
     """Return the decided actions of these runs in the form that the storage takes."""
-    return [Settlement(id=run.job.id, fence=run.fence, action=run.action) for run in runs]
+    return [Settlement(id=run.job.id, fence=run.fence, action=run.action, cost=run.cost) for run in runs]

@@ -85,6 +85,7 @@ class Worker:
                 resources,
                 queue.handler.serde,
                 StepTransactions,
+                unit=queue.handler.unit,
                 worker=self._evaluation_claims,
             )
             for name, queue in self._queues.items()

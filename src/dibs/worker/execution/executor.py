@@ -372,6 +372,7 @@ class Executor:
         # Free these objects now, so that the next run reuses their memory. Hundreds of runs wait for their
         # settlement, and with these objects the garbage collector would run three times as often.
         invocation.task = None
+        invocation.cost = invocation.current.cost
         del invocation.current
         if invocation.stop_reason == "timeout" and not _replaces_timeout(verdict):
             verdict = timeout_verdict(invocation, verdict)
@@ -420,6 +421,7 @@ class Executor:
         if not self._killable:
             self._active.discard(invocation)
             invocation.finished = True
+            invocation.cost = invocation.current.cost
             self._report_end(invocation, timeout_verdict(invocation))
         self._overran(invocation)
 

@@ -31,8 +31,9 @@ class Invocation:
     """One run of a claimed job, from its claim until the storage has settled it."""
 
     __slots__ = (
-        "action", "claimed_at", "current", "deadline", "entered", "fence", "finished", "forks", "handler",
-        "index", "job", "limits", "overran", "received_at", "return_value", "seconds", "stop_reason", "task",
+        "action", "claimed_at", "cost", "current", "deadline", "entered", "fence", "finished", "forks",
+        "handler", "index", "job", "limits", "overran", "received_at", "return_value", "seconds",
+        "stop_reason", "task",
     )  # fmt: skip
 
     #: The object that `current_job()` returns in the handler; deleted when the handler has ended.
@@ -58,6 +59,8 @@ class Invocation:
         self.return_value: Any = None
         #: Seconds that the handler took; None if it was not entered, or ran in a child process.
         self.seconds: float | None = None
+        #: What the handler has said with `CurrentJob.spent`, in thousandths of a start; None for one start.
+        self.cost: int | None = None
         #: The task of an `async def` handler, or of a child process.
         self.task: asyncio.Task[None] | None = None
         #: The value of forks.count in the process that has claimed the run.

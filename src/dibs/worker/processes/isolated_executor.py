@@ -271,9 +271,8 @@ class IsolatedProcess:
                 if self._on_entered is not None:
                     on_entered, self._on_entered = self._on_entered, None
                     on_entered()
-            case messages.RunWaits(number):
-                if self._invocation is not None and not self._invocation.finished:
-                    self._invocation.current.waits = number
+            case messages.RunWaits() | messages.RunSpent():
+                self._on_run_changed(message)
             case messages.RunFinished(verdict):
                 if self._verdict is not None and not self._verdict.done():
                     self._verdict.set_result(verdict)
@@ -281,6 +280,14 @@ class IsolatedProcess:
                 task = self._loop.create_task(self._relay_report(report))
                 self._reports.add(task)
                 task.add_done_callback(self._reports.discard)
+
+    def _on_run_changed(self, message: messages.RunWaits | messages.RunSpent) -> None:
+        if self._invocation is None or self._invocation.finished:
+            return
+        if isinstance(message, messages.RunWaits):
+            self._invocation.current.waits = message.number
+        else:
+            self._invocation.current.amount_spent = message.amount
 
     def _on_started(self, message: messages.ProcessReady | messages.StartFailed) -> None:
         if self._ready.done():  # the wait was cancelled

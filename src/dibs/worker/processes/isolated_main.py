@@ -249,6 +249,8 @@ class IsolatedRunner:
             self._resources,
             handler.serde,
             report_waits=lambda number: self._parent.send(messages.RunWaits(number)),
+            report_spent=lambda amount: self._parent.send(messages.RunSpent(amount)),
+            unit=handler.unit,
         )
         invocation.current = CurrentJob(environment, message.job, deadline)
         self._invocation = invocation
