@@ -124,16 +124,26 @@ async def test_a_page_of_a_storage_that_is_away_says_so_and_stays_live(
     counted: tuple[Dibs, CountingStorage],
 ) -> None:
     app, storage = counted
+    await app.queue("emails").enqueue({})
     async with browse(dibs_web(app, allow="read")) as browser:
         storage.is_away = True
         away = await browser.get("/")
         storage.is_away = False
         after = await browser.get("/")
+        storage.is_away = True
+        # The page is read again once its reading is older than a second.
+        while (later := await browser.get("/")).status_code == 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        other = await browser.get("/queue", name="emails")
 
     assert 503 == away.status_code
     assert "the storage is away &lt;b&gt;now" in away.text
     assert 'data-live="/live/overview"' in away.text
+    assert ">emails<" not in away.text
     assert 200 == after.status_code
+    assert "Below is what it said" in later.text
+    assert 'href="/queue?name=emails"' in later.text
+    assert (503, False) == (other.status_code, "Below is" in other.text)
 
 
 async def test_viewers_at_the_same_moment_share_a_reading(counted: tuple[Dibs, CountingStorage]) -> None:

@@ -247,7 +247,7 @@ class Routes:
             try:
                 model = await self.pages.read(key)
             except DibsError as error:
-                return self._failed(request, frame, error)
+                return self._failed(request, frame, key, error)
             if page.name == "search" and len(model.found) == 1 and not (model.names or model.scan):
                 [(queue, _)] = model.found
                 base = _variant(request).base
@@ -407,12 +407,22 @@ class Routes:
         html = self.site.document(frame, content, _variant(request))
         return HTMLResponse(html, status)
 
-    def _failed(self, request: Request, frame: Frame, error: DibsError) -> Response:
-        """Show the reason for which a page cannot be read. After an error of the storage, it stays live."""
+    def _failed(self, request: Request, frame: Frame, key: PageKey, error: DibsError) -> Response:
+        """Show the reason for which a page cannot be read, and its latest reading.
+
+        After an error of the storage, the page stays live.
+        """
         if isinstance(error, Refused):
             return self._problem(request, error)
-        frame = evolve(frame, down=error_text(error))
-        return self._document(request, frame, "", 503)
+        content, reason = "", error_text(error)
+        if (latest := self.pages.latest(key)) is not None:
+            model, seconds = latest
+            alarms = self.pages.alarms()
+            content = self.site.content(
+                frame.page, model, _variant(request), alarms=alarms, params=frame.params
+            )
+            reason = f"{reason}. Below is what it said {text.duration(int(seconds) * 1000)} ago."
+        return self._document(request, evolve(frame, down=reason), content, 503)
 
     def _problem(self, request: Request, error: DibsError) -> Response:
         status = 400 if isinstance(error, (Refused, BatchRefused)) else 503

@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from time import monotonic
 from typing import Any, Final
 
 from attrs import define, field, frozen
@@ -73,6 +74,8 @@ class Pages:
     #: The stories of the ticks, in a cache of their own, so that they do not replace those of other ids.
     _ticks: Stories = field(factory=Stories, init=False)
     _readings: OrderedDict[PageKey, SharedCall[Any]] = field(factory=OrderedDict, init=False)
+    #: The latest model of each page, and its time on the monotonic clock.
+    _latest: OrderedDict[PageKey, tuple[Any, float]] = field(factory=OrderedDict, init=False)
     kinds: dict[str, Page] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -140,8 +143,18 @@ class Pages:
         limit = asyncio.timeout(READ_TIMEOUT)
         try:
             async with limit:
-                return await self.kinds[name].read(dict(params))
+                model = await self.kinds[name].read(dict(params))
         except TimeoutError:
             if not limit.expired():
                 raise
             raise StorageBusy(f"the storage did not answer within {READ_TIMEOUT:g} s") from None
+        self._latest[key] = model, monotonic()
+        self._latest.move_to_end(key)
+        if len(self._latest) > MAX_READINGS:
+            self._latest.popitem(last=False)
+        return model
+
+    def latest(self, key: PageKey) -> tuple[Any, float] | None:
+        """Return the latest model of a page and its age in seconds; None if there is none."""
+        model, at = self._latest.get(key, (None, 0.0))
+        return None if model is None else (model, monotonic() - at)
