@@ -274,6 +274,19 @@ async def test_a_queue_that_nobody_serves_says_so(reader: Browser, any_queue: Qu
     assert '<span class="state s-failed">no worker</span>' in overview
 
 
+async def test_waiting_jobs_have_the_same_number_on_each_page(reader: Browser, any_queue: Queue) -> None:
+    """Scheduled jobs wait, too, as in `counts` of Python and of the command line."""
+    await any_queue.enqueue_many([{}] * 2)
+    await any_queue.enqueue_many([{}] * 3, delay=3600)
+    overview = await reader.text("/", filter=any_queue.name)
+    queue = await reader.text("/queue", name=any_queue.name)
+
+    assert 5 == (await any_queue.counts()).waiting
+    assert 'data-label="Waiting">5</td>' in overview
+    assert "waiting <b>5</b>" in queue
+    assert "scheduled <b>3</b>" in queue
+
+
 async def test_jobs_that_are_retried_show_before_one_has_failed(reader: Browser, any_queue: Queue) -> None:
     await any_queue.enqueue_many([{}] * 3)
     calm = await reader.text("/queue", name=any_queue.name, state="waiting")
