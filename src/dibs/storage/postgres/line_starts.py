@@ -29,8 +29,8 @@ FEW_CLAIMS: Final = 500
 #: as many.
 MANY_STEPS: Final = 4_000
 SECONDS: Final = 1.0
-#: Seconds between the looks for the transactions that a raise waits for. After the last one, the next raise
-#: goes on with the same proposals.
+#: Seconds between the looks for the transactions that a raise waits for. After the last one, it notes those
+#: that are left, and rises without them.
 PAUSES: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
@@ -75,7 +75,7 @@ class LineStarts:
             log.info("%s: could not raise the starts of lines: %s", self._server.url, error)
 
     async def run(self, queues: Sequence[str]) -> None:
-        """Raise the starts of all lines of some queues, unless a transaction stays open for too long."""
+        """Raise the starts of all lines of some queues."""
         names = list(queues)
         proposals: list[int] | None = None
         seen: list[str] | None = None
@@ -85,7 +85,8 @@ class LineStarts:
             if proposals == []:
                 return
             if proposals is not None:
-                params = {"queues": names, "proposals": proposals, "seen": seen}
+                patient = pause != PAUSES[-1]
+                params = {"queues": names, "proposals": proposals, "seen": seen, "patient": patient}
                 # If `seen` is empty, all writers have ended, and only the lock of the table was missing.
                 left = await self._fetch("raise_starts", params)
                 if left == []:

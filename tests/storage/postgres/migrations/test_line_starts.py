@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from dibs.model.requests import (
     SettleAction,
     Settlement,
 )
-from dibs.storage.postgres import PostgresStorage
+from dibs.storage.postgres import PostgresStorage, line_starts
 from tests.storage.postgres.jobs import asked, done, leased
 from tests.storage.postgres.migrations.test_plan import touched
 
@@ -298,23 +298,32 @@ async def test_proposals_of_another_process_are_left_to_it(
     connection = await connect()
     ((mine,),) = await rows(connection, "SELECT propose_starts('{q}', NULL)")
     assert 1 == len(mine)
-    assert [([],)] == await rows(connection, "SELECT raise_starts('{q}', %s, NULL)", mine)
+    assert [([],)] == await rows(connection, "SELECT raise_starts('{q}', %s, NULL, true)", mine)
     await storage.enqueue("q", [asked("b")])
     await storage.claim("q", lease, 1)
     ((others,),) = await rows(connection, "SELECT propose_starts('{q}', NULL)")
     before = await rows(connection, STARTS)
-    await rows(connection, "SELECT raise_starts('{q}', %s, '{}')", mine)
+    await rows(connection, "SELECT raise_starts('{q}', %s, '{}', true)", mine)
 
     assert before == await rows(connection, STARTS)
-    assert [([],)] == await rows(connection, "SELECT raise_starts('{q}', %s, NULL)", others)
+    assert [([],)] == await rows(connection, "SELECT raise_starts('{q}', %s, NULL, true)", others)
     assert before < await rows(connection, STARTS)
 
 
+@pytest.mark.parametrize("pauses", [line_starts.PAUSES, (0.001,)], ids=["patient", "at once"])
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
 async def test_open_transactions_and_raises_hide_no_job(
-    storage: PostgresStorage, connect: Connect, isolation: str
+    storage: PostgresStorage,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    isolation: str,
+    pauses: Sequence[float],
 ) -> None:
-    """Callers enqueue in transactions that stay open, some below the start; two tasks raise without pause."""
+    """Callers enqueue in transactions that stay open, some below the start; two tasks raise without pause.
+
+    They wait for the transactions, or note them at once.
+    """
+    monkeypatch.setattr(line_starts, "PAUSES", pauses)
     chance = random.Random(307)
     lease = await leased(storage)
     await storage.enqueue("q", [asked("first")])
@@ -358,3 +367,44 @@ async def test_open_transactions_and_raises_hide_no_job(
 
     assert [] == await rows(await connect(), HIDDEN)
     assert enqueued == ran
+
+
+async def test_the_starts_rise_although_a_transaction_that_has_enqueued_stays_open(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    """A claim begins at the jobs of the transaction once it has committed, and above them before."""
+    lease = await leased(storage)
+    connection, caller, other = await connect(), await connect(), await connect()
+    await storage.enqueue("q", [asked("first")])
+    await storage.in_transaction(caller).enqueue("q", [asked("late")])
+    await storage.in_transaction(other).enqueue("q", [asked("later"), asked("past", run_at=5)])
+    starts = []
+    for _ in range(3):
+        await pass_jobs(storage, lease, 1000)
+        await storage._starts.run(["q"])
+        starts += await rows(connection, STARTS)
+
+    assert starts == sorted(set(starts))
+    await caller.commit()
+    assert [] == await rows(connection, HIDDEN)
+    assert ["late"] == [job.id for job in (await storage.claim("q", lease, 9)).jobs]
+    await storage._starts.run(["q"])
+    # The line may be closed by now.
+    assert starts[-1] <= ([*await rows(connection, STARTS), (2**63 - 1,)])[0]
+    await other.commit()
+    assert [] == await rows(connection, HIDDEN)
+    assert ["past", "later"] == [job.id for job in (await storage.claim("q", lease, 9)).jobs]
+
+
+async def test_a_transaction_that_is_rolled_back_lowers_no_start(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    connection, caller = await connect(), await connect()
+    await storage.enqueue("q", [asked("first")])
+    await storage.in_transaction(caller).enqueue("q", [asked("never")])
+    await pass_jobs(storage, await leased(storage), 1000)
+    await storage._starts.run(["q"])
+    risen = await rows(connection, STARTS)
+    await caller.rollback()
+
+    assert risen == await rows(connection, STARTS)

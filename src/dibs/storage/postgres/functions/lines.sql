@@ -4,14 +4,15 @@
 -- ever.
 --
 -- - Who makes a job wait writes its row, and then compares its place with the newest c or p in `marks`, see
---   note_start().
---   If the job is below, the writer locks `marks` for writing until its transaction ends, and adds an l.
+--   note_start(). If the job is below, the writer adds an l. It locks `marks` first, so that its l is newer than each c
+--   of a raise that does not see the lock.
 -- - Who raises the start (a worker, after many claims) needs three steps. propose_starts() adds a p and commits. Then
 --   raise_starts() reads from pg_locks which transactions have `live` open for writing: only these may have compared with
 --   the old start. When none of them is left, it looks once more from the old start, and adds a c at the lower place.
---   Both steps lock `marks` against its writers, so no writer has added an l that they do not see. They never wait for the
---   lock: a transaction of a caller may hold it for long. Why not an advisory lock for each line: any role that may
---   connect can hold one.
+-- - A transaction of a caller may stay open for hours. After a second, raise_starts() no longer waits: it adds an o for
+--   each such transaction, at the old start, or at the begin of the line if it has locked `marks`. Its jobs come to be
+--   seen by its commit alone, and from then on claims begin at the o. The next raise looks from there. Why not an
+--   advisory lock for each line: any role that may connect can hold one.
 
 -- note_start(queue, priority, run_at, seq): a job has begun to wait at this place. Called after its row was written. A
 -- transaction with a snapshot does not see the newest rows of `marks`, so it adds an l in any case.
@@ -19,17 +20,19 @@ CREATE OR REPLACE FUNCTION note_start(wanted integer, level smallint, at bigint,
 LANGUAGE plpgsql AS $$
 DECLARE
     m marks;
+    s record;
     blind boolean := has_snapshot();
 BEGIN
-    SELECT * INTO m FROM marks k WHERE k.q = wanted AND k.priority = level AND k.kind <> 'l'
+    SELECT * INTO m FROM marks k WHERE k.q = wanted AND k.priority = level AND k.kind IN ('c', 'p')
     ORDER BY k.q, k.priority DESC, k.n DESC LIMIT 1;
     IF m.q IS NULL AND NOT blind THEN
         INSERT INTO marks VALUES (wanted, level, nextval('numbers'), 'c', 0, 0);
     ELSIF blind OR (at, after) < (m.run_at, m.seq) THEN
         LOCK TABLE marks IN ROW EXCLUSIVE MODE;
-        -- No start rises under the lock, so an l that is low enough need not be repeated.
-        SELECT s.run_at, s.seq INTO m.run_at, m.seq FROM line_start(wanted, level) s;
-        IF blind OR (at, after) < (m.run_at, m.seq) THEN
+        s := line_start(wanted, level);
+        -- An l that is low enough need not be repeated: a raise that begins now sees this transaction. One that has
+        -- proposed does not, and may remove that l.
+        IF blind OR m.kind = 'p' OR (at, after) < (s.run_at, s.seq) THEN
             INSERT INTO marks VALUES (wanted, level, nextval('numbers'), 'l', at, after);
         END IF;
     END IF;
@@ -43,10 +46,10 @@ BEGIN
         SELECT u.level, min(u.at) AS at FROM unnest(priorities, times) AS u (level, at) GROUP BY u.level) x;
 END $$;
 
--- lock_marks() -> true if no other open transaction has locked `marks` for writing. Then none can until this one ends.
+-- lock_marks() -> true if no other transaction raises starts. Then none does until this one ends.
 CREATE OR REPLACE FUNCTION lock_marks() RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    LOCK TABLE marks IN SHARE ROW EXCLUSIVE MODE NOWAIT;
+    LOCK TABLE marks IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     RETURN true;
 EXCEPTION WHEN lock_not_available THEN
     RETURN false;
@@ -75,7 +78,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- line_start(queue, priority) -> where claims of a line begin: at the newest c, or at the lowest l after it.
+-- line_start(queue, priority) -> where claims of a line begin: at the newest c, or at the lowest l after it, or o after it
+-- whose transaction has committed.
 CREATE OR REPLACE FUNCTION line_start(wanted integer, level smallint, OUT run_at bigint, OUT seq bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -85,7 +89,8 @@ BEGIN
         SELECT * FROM marks k WHERE k.q = wanted AND k.priority = level
         ORDER BY k.q, k.priority DESC, k.n DESC
     LOOP
-        IF m.kind <> 'p' AND (run_at IS NULL OR (m.run_at, m.seq) < (run_at, seq)) THEN
+        CONTINUE WHEN m.kind = 'p' OR coalesce(pg_xact_status(m.writer), 'committed') <> 'committed';
+        IF run_at IS NULL OR (m.run_at, m.seq) < (run_at, seq) THEN
             run_at := m.run_at;
             seq := m.seq;
         END IF;
@@ -144,7 +149,7 @@ BEGIN
         RETURN NULL;
     END IF;
     FOR w IN SELECT k.q, l.* FROM queues k, LATERAL lines_of(k.q) l WHERE k.name = ANY (names) LOOP
-        SELECT * INTO last_mark FROM marks k WHERE k.q = w.q AND k.priority = w.priority AND k.kind <> 'l'
+        SELECT * INTO last_mark FROM marks k WHERE k.q = w.q AND k.priority = w.priority AND k.kind IN ('c', 'p')
         ORDER BY k.q, k.priority DESC, k.n DESC LIMIT 1;
         IF last_mark.kind = 'p' THEN
             proposals := proposals || last_mark.n;
@@ -164,28 +169,53 @@ BEGIN
     RETURN proposals;
 END $$;
 
--- raise_starts(queues, proposals, seen) -> the transactions that the proposals still wait for; if there are none, the
--- starts have risen. NULL if `marks` is locked. `proposals` is the answer of propose_starts(), after its commit. `seen`
--- NULL reads the open transactions, else it is the answer of the last call. Postgres does not use the virtual id of a
--- transaction twice. Another call may have raised a line, and made a new proposal, in between. So only the given
--- proposals count, whose writers this caller has waited for, if they still exist.
-CREATE OR REPLACE FUNCTION raise_starts(names text[], proposals bigint[], seen text[]) RETURNS text[]
+-- open_writers(table) -> the other transactions that have a table of dibs open for writing: their virtual ids, and their
+-- ids, NULL before their first write. A virtual id is not used twice.
+CREATE OR REPLACE FUNCTION open_writers(wanted regclass) RETURNS TABLE (transaction text, writer xid8)
+LANGUAGE sql VOLATILE AS $$
+    SELECT l.virtualtransaction, (
+        -- An id in pg_locks has 32 bits. The lowest is that of the transaction, the others are of its savepoints.
+        SELECT min(x.id + CASE WHEN x.id - n.next > 2147483648 THEN -4294967296
+                               WHEN n.next - x.id > 2147483648 THEN 4294967296 ELSE 0 END) FROM (
+            SELECT (n.next >> 32 << 32) + t.transactionid::text::bigint AS id FROM pg_locks t
+            WHERE t.locktype = 'transactionid' AND t.virtualtransaction = l.virtualtransaction
+              AND t.mode = 'ExclusiveLock') x)::text::xid8
+    FROM pg_locks l, (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) n
+    WHERE l.locktype = 'relation' AND l.relation = wanted AND l.mode = 'RowExclusiveLock'
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND l.pid IS DISTINCT FROM pg_backend_pid()
+$$;
+
+-- raise_starts(queues, proposals, seen, patient) -> the transactions that the proposals still wait for; if there are none,
+-- the starts have risen. NULL if another transaction writes `marks`. `proposals` is the answer of propose_starts(), after
+-- its commit. `seen` NULL reads the open transactions, else it is the answer of the last call. Not `patient`: raise the
+-- starts at once, and note the open transactions. Another call may have raised a line, and made a new proposal, in
+-- between. So only the given proposals count, whose writers this caller has waited for, if they still exist.
+CREATE OR REPLACE FUNCTION raise_starts(names text[], proposals bigint[], seen text[], patient boolean) RETURNS text[]
 LANGUAGE plpgsql {pinned} AS $$
 #variable_conflict use_variable
 DECLARE
-    left_over text[] := ARRAY(
-        SELECT l.virtualtransaction FROM pg_locks l
-        WHERE l.locktype = 'relation' AND l.relation = 'live'::regclass AND l.mode = 'RowExclusiveLock'
-          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-          AND l.pid IS DISTINCT FROM pg_backend_pid() AND (seen IS NULL OR l.virtualtransaction = ANY (seen)));
+    left_over text[];
+    writers xid8[];
+    -- The transactions that have locked `marks`: their jobs may be anywhere in the line.
+    low xid8[];
     p marks;
     w record;
     place record;
     fresh bigint;
+    noted marks[];
 BEGIN
-    IF cardinality(left_over) > 0 THEN
+    SELECT coalesce(array_agg(o.transaction), '{}'), coalesce(array_agg(o.writer), '{}') INTO left_over, writers
+    FROM open_writers('live') o WHERE seen IS NULL OR o.transaction = ANY (seen);
+    IF patient AND cardinality(left_over) > 0 THEN
         RETURN left_over;
     ELSIF NOT lock_marks() THEN
+        RETURN NULL;
+    END IF;
+    -- The number of each c, before the look for writers of `marks`: an l of a later one has a higher number.
+    fresh := nextval('numbers');
+    low := ARRAY(SELECT o.writer FROM open_writers('marks') o);
+    IF patient AND cardinality(low) > 0 THEN
         RETURN NULL;
     END IF;
     FOR p IN
@@ -197,9 +227,16 @@ BEGIN
             place.run_at := p.run_at;
             place.seq := p.seq;
         END IF;
-        fresh := nextval('numbers');
-        INSERT INTO marks VALUES (p.q, p.priority, fresh, 'c', place.run_at, place.seq);
+        noted := ARRAY(SELECT m FROM marks m WHERE m.q = p.q AND m.priority = p.priority AND m.kind = 'o');
         DELETE FROM marks m WHERE m.q = p.q AND m.priority = p.priority AND m.n < fresh;
+        INSERT INTO marks VALUES (p.q, p.priority, fresh, 'c', place.run_at, place.seq);
+        -- A transaction that an earlier raise has noted keeps its place if it is lower.
+        INSERT INTO marks
+        SELECT p.q, p.priority, nextval('numbers'), 'o', x.place[1], x.place[2], x.writer FROM (
+            SELECT o.writer, CASE WHEN o.writer = ANY (low) THEN ARRAY[0, 0]::bigint[] ELSE least(
+                ARRAY[w.run_at, w.seq],
+                (SELECT min(ARRAY[b.run_at, b.seq]) FROM unnest(noted) b WHERE b.writer = o.writer)) END AS place
+            FROM unnest(writers || low) AS o (writer) WHERE o.writer IS NOT NULL GROUP BY o.writer) x;
     END LOOP;
     RETURN '{}';
 END $$;

@@ -185,14 +185,17 @@ CREATE TABLE claims (
 -- each claim steps over the index entries of all jobs that were claimed since the oldest snapshot of the database:
 -- 120,000 of them take 19 ms. Rows are only added and deleted, and read from the highest `n`, so a reader meets no dead
 -- row. Kinds: c: claims begin here; l: a job came to wait below that place, and claims begin here if it is lower; p:
--- the proposal of a higher place, which only writers of waiting jobs read. See functions/lines.sql.
+-- the proposal of a higher place, which only writers of waiting jobs read; o: `writer`, a transaction that was open when
+-- the start rose, may have made a job wait from this place on, and claims begin here once it has committed. See
+-- functions/lines.sql.
 CREATE TABLE marks (
     q integer NOT NULL,
     priority smallint NOT NULL,
     n bigint NOT NULL,
     kind "char" NOT NULL,
     run_at bigint NOT NULL,
-    seq bigint NOT NULL
+    seq bigint NOT NULL,
+    writer xid8
 );
 
 CREATE UNIQUE INDEX marks_newest ON marks (q, priority DESC, n DESC);

@@ -135,4 +135,4 @@ SELECT {schema}.know_fail_queue(%(queue)s::text)
 SELECT {schema}.propose_starts(%(queues)b::text[], %(now)s::bigint)
 
 -- name: raise_starts
-SELECT {schema}.raise_starts(%(queues)b::text[], %(proposals)b::bigint[], %(seen)b::text[])
+SELECT {schema}.raise_starts(%(queues)b::text[], %(proposals)b::bigint[], %(seen)b::text[], %(patient)s::boolean)
