@@ -318,7 +318,7 @@ class LockstepCore(OracleWorld):
         """
         known = self.oracle.queue(queue)
         self.standing.pop(queue, None)
-        if not known.settings.has_limits or answer.lost or not storage.capabilities.push_wakeups:
+        if not known.settings.limits_claims or answer.lost or not storage.capabilities.push_wakeups:
             return
         # A read after the claim may have closed its handle, and opened another one in its place.
         if storage in self.opened.handles and not admitted_jobs(known, self.now):

@@ -35,7 +35,7 @@ from dibs.model.requests import (
     SettleAction,
     Update,
 )
-from dibs.model.results import CancelStatus, EnqueueResult
+from dibs.model.results import CancelStatus, EnqueueResult, EnqueueStatus
 from dibs_conformance.oracle.ids import AcceptedEnqueue, IdRecord, apply_enqueue, new_job, replay
 from dibs_conformance.oracle.queue import KeyedResult, Oracle, OracleQueue, first_start
 
@@ -96,7 +96,7 @@ def next_due(queue: OracleQueue, now: int) -> int | NotLater | None:
     A claim that reached `max_active` need not know a time: the end of a run wakes its caller.
     """
     waiting = [job for job in queue.jobs() if job.run is None]
-    if not queue.settings.has_limits:
+    if not queue.settings.limits_claims:
         return first_after(now, (job.run_at for job in waiting))
     if not has_headroom(queue):
         return NotLater(now, None)
@@ -109,21 +109,26 @@ def first_after(now: int, times: Iterable[int]) -> int | None:
     return min((time for time in times if time > now), default=None)
 
 
-def enqueue(queue: OracleQueue, request: EnqueueRequest, now: int) -> EnqueueResult:
-    """Enqueue one request. If the queue remembers its request_key, only return the earlier result."""
+def enqueue(queue: OracleQueue, request: EnqueueRequest, now: int, *, bounded: bool = True) -> EnqueueResult:
+    """Enqueue one request. If the queue remembers its request_key, only return the earlier result.
+
+    `bounded` is False for a follow-up, which does not obey `max_waiting`.
+    """
     key = request.request_key
     before = queue.keys.get(key) if key is not None else None
     if before is not None and now < before.expires_at:
         return replace(before.answer, repeated=True, id=before.id)
     outcome = queue.record(request.job.id).live_outcome(now) if request.want_outcome else None
-    answer = accept_or_reject(queue, request, now)
-    if key is not None:
+    answer = accept_or_reject(queue, request, now, bounded=bounded)
+    if key is not None and answer.status not in ("full", "dropped"):
         id = "" if answer.status == "absent" else request.job.id
         queue.keys[key] = KeyedResult(answer, id, now + queue.settings.request_key_age)
     return replace(answer, outcome=outcome)
 
 
-def accept_or_reject(queue: OracleQueue, request: EnqueueRequest, now: int) -> EnqueueResult:
+def accept_or_reject(
+    queue: OracleQueue, request: EnqueueRequest, now: int, *, bounded: bool
+) -> EnqueueResult:
     record = queue.record(request.job.id)
     on_conflict = request.on_conflict
     if isinstance(on_conflict, Reject):
@@ -133,7 +138,16 @@ def accept_or_reject(queue: OracleQueue, request: EnqueueRequest, now: int) -> E
         on_conflict = Update()
     elif not on_conflict.create and record.current is None:
         return EnqueueResult("absent", "nothing", 0, 0)
+    if bounded and record.current is None and is_full(queue):
+        status: EnqueueStatus = "full" if queue.settings.when_full == "refuse" else "dropped"
+        return EnqueueResult(status, "nothing", 0, 0)
     return accept(queue, record, request.job, on_conflict, now)
+
+
+def is_full(queue: OracleQueue) -> bool:
+    """Return whether the queue has `max_waiting` waiting jobs, due or not, or more."""
+    most = queue.settings.max_waiting
+    return most is not None and sum(job.run is None for job in queue.jobs()) >= most
 
 
 def find_rejection(record: IdRecord, on_conflict: Reject, now: int) -> EnqueueResult | None:
@@ -256,7 +270,8 @@ def end_run(oracle: Oracle, queue: OracleQueue, record: IdRecord, action: End, n
 
 def enqueue_follow_ups(oracle: Oracle, then: Iterable[FollowUp], now: int) -> None:
     for item in then:
-        enqueue(oracle.queue(item.queue), EnqueueRequest(job=item.job, on_conflict=item.on_conflict), now)
+        request = EnqueueRequest(job=item.job, on_conflict=item.on_conflict)
+        enqueue(oracle.queue(item.queue), request, now, bounded=False)
 
 
 def make_origin(queue: OracleQueue, job: Job, error: Error) -> Origin:

@@ -32,6 +32,7 @@ from dibs.model.requests import (
     StartRate,
     Update,
 )
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.model.worker_record import WORKERS_QUEUE
 from dibs.storage.capabilities import Capabilities
 from dibs_conformance.strategies import OVERRIDE_VALUES
@@ -147,8 +148,11 @@ BAD_RATES: Final[dict[str, tuple[Any, str]]] = {
     "a tuple": ((1, 10, 1), ""),
 }
 BAD_PER_KEY: Final[tuple[Any, ...]] = (0, -1, 1_000_001, True, 1.5, "1")
+BAD_MAX_WAITING: Final[tuple[Any, ...]] = (0, -1, 1_000_000_001, True, 1.5, "1")
+BAD_WHEN_FULL: Final[tuple[Any, ...]] = ("drop_old", "", None, 1)
 #: Limits that are valid, but only for a storage with the capability `limits`.
-VALID_LIMITS: Final = {"per_key": 1, "rate": StartRate(1, 10), "key_rate": StartRate(1, 10)}
+VALID_LIMITS: Final = {"per_key": 1, "rate": StartRate(1, 10), "key_rate": StartRate(1, 10), "max_waiting": 1}
+VALID_LIMITS["when_full"] = "drop_new"
 BAD_SETTINGS = {
     "a log_age above 100,000 days": SettingsPatch(log_age=LONGEST + 1),
     "a request_key_age above 100,000 days": SettingsPatch(request_key_age=LONGEST + 1),
@@ -213,12 +217,18 @@ def bad_input(claims: Capabilities, steps: Sequence[QueueStep]) -> Iterator[BadI
 def bad_limits(claims: Capabilities) -> Iterator[BadInput]:
     """Yield bad limits of queues. Without the capability `limits`, valid ones are bad, too."""
     limits: list[tuple[str, Any, str]] = [("per_key", value, "") for value in BAD_PER_KEY]
+    limits += [("max_waiting", value, "") for value in BAD_MAX_WAITING]
+    limits += [("when_full", value, "") for value in BAD_WHEN_FULL]
     for name in ("rate", "key_rate"):
         limits += [(name, rate, field if claims.limits else "") for rate, field in BAD_RATES.values()]
     limits += [] if claims.limits else [(name, value, "") for name, value in VALID_LIMITS.items()]
     for name, value, field in limits:
         patch = SettingsPatch(max_active=7, **{name: value})
         yield BadInput("configure", f"{name}={value}", {"patch": patch}, name + field)
+    if claims.limits:
+        for queue in (FLOWS, EVALUATIONS):
+            flows = {"queue": queue, "patch": SettingsPatch(max_waiting=1)}
+            yield BadInput("configure", f"max_waiting of {queue}", flows, "max_waiting")
 
 
 def bad_steps(good: Sequence[QueueStep]) -> Iterator[BadInput]:

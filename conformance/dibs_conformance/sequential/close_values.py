@@ -225,6 +225,7 @@ LIMITS_AT_LIMITS: Final = (
     SettingsPatch(per_key=1_000_000, rate=StartRate(1, 31 * DAY, 11)),
     SettingsPatch(key_rate=StartRate(1_000_000, 1_000, 1_000_000), rate=StartRate(1_000, 1)),
     SettingsPatch(per_key=None, rate=None, key_rate=None),
+    SettingsPatch(max_waiting=1_000_000_000, when_full="drop_new"),
 )
 #: Data of jobs exactly at a limit.
 DATA_AT_LIMITS: Final = (

@@ -264,6 +264,58 @@ A holder whose run is gone pays nothing.
     complete runs cost=0; claim; complete runs cost=9000; wait 5; claim; forget b; complete b cost=0; claim
     wait 10; claim
 """
+#: The waiting jobs that count for `max_waiting`, what it stops, and what may exceed it.
+BOUNDS: Final = """
+The last place goes to the first request of a call, and the jobs of the call itself count. [restarts]
+    each $when = refuse drop_new:
+        set max_waiting=2 when_full=$when; enqueue a b c d want_outcome=yes; enqueue e; cancel a
+        enqueue e f; enqueue g; forget b e f
+Scheduled and keyed jobs count, of each priority; active and blocked ones do not. [restarts, handles]
+    grant; set max_waiting=4 per_key=1; enqueue a:k; runs = claim; enqueue a b:k!5 c@50 d!-5; enqueue e f
+    claim; enqueue e f; wait 50; enqueue g; claim; enqueue g h i j k
+Retrying and released jobs count, handed-off runs do not. [restarts, handles]
+    grant; set max_waiting=2; enqueue a b; claim; enqueue c d e; retry a delay=9; enqueue f; release b
+    enqueue f; claim; enqueue f g; hand_off last; enqueue g h; wait 9; enqueue i; claim; enqueue i j k
+A queue at its bound accepts updates, duplicates and successors, and answers what it kept. [restarts]
+    grant; enqueue x y z; claim; complete x; fail y error=E; enqueue a b; set max_waiting=1
+    enqueue a payload=2, z, z, b on_conflict=reject, x y on_conflict=reject_failed, x y on_conflict=reject
+    enqueue a x none on_conflict=create:no, x want_outcome=yes, z on_conflict=reject; claim 1; enqueue a b x
+An id occurs twice in a call, with a place for one.
+    set max_waiting=2; enqueue a; enqueue b c b a c; cancel b; enqueue c payload=1, c payload=2, b
+Jobs come back, are promoted, follow, fail and are retried above the bound. [restarts]
+    each $when = refuse drop_new:
+        grant; set fail_handler=yes; enqueue {a-f}; claim; enqueue a b; set max_waiting=1 when_full=$when
+        complete a then=g+h+other>i; enqueue new; fail b error=E then=j; retry c delay=7; release d
+        enqueue new; fail e error=E; retry_failed e; enqueue new; claim; enqueue new; compare
+        forget a b c d e f g h j new; set max_waiting=none fail_handler=no
+A successor that an update promotes counts for the later requests of its call. [restarts]
+    grant; enqueue a b; claim; hand_off a; hand_off b; set max_waiting=2
+    enqueue c, a b on_conflict=supersede:yes, d; enqueue e
+A lease ends, and its jobs come back above the bound.
+    short = grant 5; set max_waiting=2; enqueue a b; claim lease=short; enqueue c d e; wait 5; enqueue f
+    reap 9; enqueue f; grant; claim 3; enqueue f; claim 1; enqueue f g
+The bound of one queue is not that of another, and does not stop a follow-up from there.
+    set max_waiting=1 in=other; grant; enqueue a b c; enqueue a b in=other; claim
+    complete a then=other>a+other>c; enqueue d in=other; counts q other
+A request key is remembered from the first request on that is not stopped. [restarts]
+    each $when = refuse drop_new:
+        set max_waiting=1 when_full=$when; enqueue a; enqueue b request_key=$when
+        enqueue b request_key=$when; forget a; enqueue c request_key=$when; enqueue b request_key=$when
+        enqueue d; forget c; prune_all 9
+A full queue remembers the request key of an update, and takes an expired one again.
+    set max_waiting=1; enqueue a request_key=k; wait hour; enqueue b request_key=k; enqueue a request_key=k
+    enqueue b request_key=k; prune_all 9
+The bound is lowered, raised and lifted. [restarts, handles]
+    enqueue a b; set max_waiting=1; enqueue c; set max_waiting=3; enqueue c d; set when_full=drop_new
+    enqueue d; set max_waiting=none; enqueue d e f; set max_waiting=6; enqueue g h
+    set when_full=refuse max_waiting=1; enqueue h
+A stopped request makes no event, and the older outcome of its id stays.
+    grant; set log_level=all; enqueue a b; claim 1; complete a; set max_waiting=1
+    enqueue a c want_outcome=yes; events 50; compare; claim; complete b; enqueue c; events 50; queues
+The batch that fills a queue of a thousand jobs gets its last places in order. [uncompared]
+    set max_waiting=990; enqueue {0-900}; enqueue {850-949} a {950-999} b; enqueue c; cancel 07
+    enqueue d {0-9} e
+"""
 
 
 def close_many_keys(lockstep: Lockstep) -> None:
@@ -293,6 +345,7 @@ SCRIPTS: Final[tuple[FixedHistory, ...]] = (
     *read_histories(MORE_PER_KEY),
     *read_histories(RATES),
     *read_histories(COSTS),
+    *read_histories(BOUNDS),
 )
 HISTORIES: Final[tuple[Callable[[Lockstep], None], ...]] = (
     *read_histories(PER_KEY),
@@ -301,6 +354,7 @@ HISTORIES: Final[tuple[Callable[[Lockstep], None], ...]] = (
     *read_histories(MORE_PER_KEY),
     *read_histories(RATES),
     *read_histories(COSTS),
+    *read_histories(BOUNDS),
 )
 
 
@@ -327,4 +381,5 @@ def move_with_limits(lockstep: Lockstep, session: ExampleSession) -> None:
     player = Player(lockstep)
     player.play("grant", "set per_key=2 key_rate=1/10/2 rate=1/10/5", "enqueue a:k b:k c:k d:m e:m f g:n")
     player.play("claim", "enqueue a:m", "hand_off b", "complete d")
+    player.play("set max_waiting=3 when_full=drop_new")
     copy_and_compare(session, lockstep, QUEUE, 2)

@@ -366,6 +366,7 @@ RATES: Final = (
 )
 per_key = st.sampled_from(PER_KEY)
 rates = st.sampled_from(RATES)
+bounds = st.sampled_from((None, 1, 2, 3, 5, 8))
 #: Keys of jobs: mostly the same one, sometimes none.
 keys = st.sampled_from((KEYS[0], KEYS[0], KEYS[0], KEYS[1], KEYS[1], KEYS[2], None))
 limit_patches = st.one_of(
@@ -373,7 +374,8 @@ limit_patches = st.one_of(
     st.builds(SettingsPatch, rate=rates),
     st.builds(SettingsPatch, key_rate=rates),
     st.builds(SettingsPatch, per_key=per_key, rate=rates, key_rate=rates),
-    st.just(SettingsPatch(per_key=None, rate=None, key_rate=None)),
+    st.builds(SettingsPatch, max_waiting=bounds, when_full=st.sampled_from(("refuse", "drop_new"))),
+    st.just(SettingsPatch(per_key=None, rate=None, key_rate=None, max_waiting=None)),
 )
 
 

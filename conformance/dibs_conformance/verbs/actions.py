@@ -193,6 +193,8 @@ SITUATIONS: Final = {
     "a full key": "keyed; configure one of a key; claim one",
     # Two jobs wait in a queue that allows one start a minute.
     "one start": "leases; configure one start; enqueue a b",
+    # One job waits, and the queue takes no other.
+    "a full queue": "leases; configure one waiting; enqueue",
 }
 #: Words in the text of an action that stand for values of its fields.
 WORDS: Final[dict[str, dict[str, Any]]] = {

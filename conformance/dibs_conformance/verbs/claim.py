@@ -112,7 +112,7 @@ def check_skipped(
 ) -> None:
     """Raise Mismatch if an admitted job stands before `until` in the order, or anywhere if that is None."""
     # An overlapping call may free room, and may charge a clock, before or after the claim has read them.
-    if queue.settings.has_limits and (part.concurrent_ids or part.settings_change):
+    if queue.settings.limits_claims and (part.concurrent_ids or part.settings_change):
         return
     now = part.answer.now
     for job in queue.jobs():

@@ -55,7 +55,9 @@ SETTINGS_PATCHES: dict[str, SettingsPatch] = {
     "some active": SettingsPatch(max_active=4),
     "some starts": SettingsPatch(rate=StartRate(1, 5, 3)),
     "some starts of a key": SettingsPatch(key_rate=StartRate(3, 10, 2)),
-    "no limits": SettingsPatch(per_key=None, rate=None, key_rate=None),
+    "one waiting": SettingsPatch(max_waiting=1),
+    "two wait": SettingsPatch(max_waiting=2, when_full="drop_new"),
+    "no limits": SettingsPatch(per_key=None, rate=None, key_rate=None, max_waiting=None),
 }
 #: Only a claim or an end must obey a `configure` that has returned before it began. A call that overlaps may
 #: take effect later and obey the former settings, so most settings change while no call overlaps.
@@ -63,6 +65,7 @@ ONLY_IN_SETUP = frozenset(
     {
         *("short outcomes", "long outcomes", "all events", "fail handler", "no fail handler"),
         *("results in the log", "some active", "some starts", "some starts of a key", "no limits"),
+        *("one waiting", "two wait"),
     }
 )
 

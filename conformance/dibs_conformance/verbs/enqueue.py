@@ -146,7 +146,7 @@ def recorded_reply(requested: StepFields, answer: Sequence[EnqueueResult]) -> St
 
 VERB = Verb(
     name="enqueue",
-    section="3, enqueue; 3, The fold law; 1, When an enqueue is done; 4.6",
+    section="3, enqueue; 3, A bound on the waiting jobs; 3, The fold law; 1, When an enqueue is done; 4.6",
     weight=10,
     arguments=lambda action, _, __: {"requests": build_requests(action)},
     batch="requests",
@@ -161,6 +161,10 @@ VERB = Verb(
         enqueue beside cancel (3, enqueue): runs / enqueue conflict=8 / cancel flag
         enqueue beside reap (3, enqueue): runs under a short lease / enqueue conflict=8 / reap late
         enqueue beside finish (3, enqueue): handed off / enqueue conflict=8 / finish
+        enqueue beside enqueue (3, A bound on the waiting jobs): configure one waiting / enqueue / enqueue b
+        enqueue beside claim (3, A bound on the waiting jobs): a full queue / enqueue b / claim
+        enqueue beside cancel (3, A bound on the waiting jobs): a full queue / enqueue a b / cancel
+        enqueue beside settle (3, A bound on the waiting jobs): runs; configure two wait / enqueue b / settle
         enqueue beside events (3, Events): leases; configure all events / enqueue / enqueue b; events
     """),
     scenes=read_scenes("""
@@ -170,6 +174,7 @@ VERB = Verb(
         update only: runs / enqueue conflict=7
         supersede: runs / enqueue a a conflict=8
         supersede a handed-off run: handed off / enqueue conflict=8
+        full: a full queue / enqueue b a nth_newest=1 flag
     """),
     encoding=CallEncoding(recorded_request, recorded_reply),
 )

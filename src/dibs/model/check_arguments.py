@@ -40,10 +40,12 @@ from dibs.model.requests import (
     LogLevel,
     Release,
     RetryLater,
+    Settings,
     SettingsPatch,
     SettleAction,
     Settlement,
     StartRate,
+    WhenFull,
 )
 from dibs.model.retry import RetryCause
 
@@ -285,6 +287,8 @@ def _check_range_and_data(name: str, part: Job | Successor | Outcome, limits: Li
 
 #: The largest `per_key`, and the most starts and the largest burst of a rate.
 MOST_STARTS: Final = 1_000_000
+#: The largest `max_waiting`.
+MOST_WAITING: Final = 1_000_000_000
 #: The longest result that the log of a queue may keep, in bytes.
 MOST_LOG_RESULTS: Final = 4096
 #: The longest period of a rate, in ms.
@@ -296,14 +300,16 @@ LONGEST_BURST: Final = rates.FURTHEST
 
 _LEVELS: Final = get_args(LogLevel)
 _FLAGS: Final = ("paused", "fail_handler")
-_LIMITS: Final = ("per_key", "rate", "key_rate")
+_LIMITS: Final = ("per_key", "rate", "key_rate", "max_waiting", "when_full")
+_WHEN_FULL: Final = get_args(WhenFull)
+_DEFAULTS: Final = Settings()
 
 
 def check_settings(patch: SettingsPatch, *, limits: bool) -> None:
     """Raise Refused if a setting of the patch has a wrong type or breaks a limit.
 
     `limits` is whether the storage has the capability of that name. Without it, the settings `per_key`,
-    `rate` and `key_rate` may only be None.
+    `rate`, `key_rate`, `max_waiting` and `when_full` may only have their defaults.
     """
     check_is_a("patch", patch, SettingsPatch)
     for name in _FLAGS:
@@ -331,9 +337,11 @@ def _check_log(patch: SettingsPatch) -> None:
 
 
 def _check_limits(patch: SettingsPatch, *, allowed: bool) -> None:
+    if patch.when_full is not UNSET:
+        check_choice("when_full", patch.when_full, _WHEN_FULL)
     for name in _LIMITS:
         value = getattr(patch, name)
-        if value is UNSET or value is None:
+        if value is UNSET or value == getattr(_DEFAULTS, name):
             continue
         if not allowed:
             raise Refused(
@@ -343,7 +351,9 @@ def _check_limits(patch: SettingsPatch, *, allowed: bool) -> None:
             )
         if name == "per_key":
             check_whole_number(name, value, 1, MOST_STARTS)
-        else:
+        elif name == "max_waiting":
+            check_whole_number(name, value, 1, MOST_WAITING)
+        elif name != "when_full":
             check_rate(name, value)
 
 

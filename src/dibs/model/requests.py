@@ -16,6 +16,7 @@ from dibs.model.retry import RetryCause
 
 RunAtRule = Literal["always", "never", "later", "earlier"]
 LogLevel = Literal["off", "runs", "all"]
+WhenFull = Literal["refuse", "drop_new"]
 
 
 class Update(Struct, frozen=True, gc=False, tag="update"):
@@ -235,11 +236,20 @@ class Settings(Struct, frozen=True, gc=False, kw_only=True):
     rate: StartRate | None = None
     #: The limit on how often runs of one key start; None for no limit.
     key_rate: StartRate | None = None
+    #: The number of waiting jobs at which an enqueue makes no new job; None for no bound.
+    max_waiting: int | None = None
+    #: The answer to an enqueue that `max_waiting` stops: `full` for "refuse", `dropped` for "drop_new".
+    when_full: WhenFull = "refuse"
+
+    @property
+    def limits_claims(self) -> bool:
+        """True if a setting is set that holds back due jobs."""
+        return self.per_key is not None or self.rate is not None or self.key_rate is not None
 
     @property
     def has_limits(self) -> bool:
         """True if a setting is set that only a storage with the capability `limits` obeys."""
-        return self.per_key is not None or self.rate is not None or self.key_rate is not None
+        return self.limits_claims or self.max_waiting is not None
 
 
 class SettingsPatch(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -257,3 +267,5 @@ class SettingsPatch(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     per_key: int | UnsetType | None = UNSET
     rate: StartRate | UnsetType | None = UNSET
     key_rate: StartRate | UnsetType | None = UNSET
+    max_waiting: int | UnsetType | None = UNSET
+    when_full: WhenFull | UnsetType = UNSET

@@ -11,7 +11,9 @@ from dibs.model.events import LogEvent
 from dibs.model.job import Job, Outcome, Slot
 from dibs.model.requests import Settings
 
-EnqueueStatus = Literal["queued", "updated", "blocked", "duplicate", "completed", "failed", "absent"]
+EnqueueStatus = Literal[
+    "queued", "updated", "blocked", "duplicate", "completed", "failed", "absent", "full", "dropped"
+]
 FoundState = Literal["nothing", "waiting", "active", "active+blocked"]
 SettleStatus = Literal["done", "returned", "handed_off", "cancelled", "lost", "refused"]
 FinishStatus = Literal["done", "lost", "refused", "not_found"]

@@ -29,9 +29,11 @@ from dibs.model.requests import (
     Reject,
     Release,
     RetryLater,
+    Settings,
     SettleAction,
     Settlement,
     Update,
+    WhenFull,
 )
 from dibs.model.results import (
     AmendStatus,
@@ -51,6 +53,13 @@ RETURNED: Final = SettleResult("returned")
 LOST: Final = SettleResult("lost")
 #: The result of an update-only request for an id without a live job. No range holds the request.
 ABSENT: Final = EnqueueResult("absent", "nothing", 0, 0)
+#: The result of a request that `max_waiting` stops, by the setting `when_full`. No range holds the request.
+FULL: Final[dict[WhenFull, EnqueueResult]] = {
+    "refuse": EnqueueResult("full", "nothing", 0, 0),
+    "drop_new": EnqueueResult("dropped", "nothing", 0, 0),
+}
+#: The statuses of requests that `max_waiting` stopped. A queue forgets their request keys.
+STOPPED: Final = frozenset(result.status for result in FULL.values())
 CANCELLED: Final = SettleResult("cancelled")
 #: The reason of the result `refused` for a settlement that would return a handed-off run to the queue.
 REASON_CAN_ONLY_END: Final = (
@@ -116,6 +125,17 @@ def decide_unchanged(slot: Slot, rule: OnConflict, now: int) -> EnqueueResult | 
     if isinstance(rule, Reject):
         return _decide_reject(slot, rule, now)
     return None if rule.create or slot.current is not None else ABSENT
+
+
+def decide_new(slot: Slot, settings: Settings, waiting: int) -> EnqueueResult | None:
+    """Return the result of a request that `max_waiting` stops; None if the caller must enqueue its job.
+
+    `waiting` is the number of waiting jobs of the queue. The caller has asked `decide_unchanged` before. Only
+    an enqueue asks: a job that comes back, and a follow-up, may exceed the bound.
+    """
+    if slot.current is not None or settings.max_waiting is None or waiting < settings.max_waiting:
+        return None
+    return FULL[settings.when_full]
 
 
 def _decide_reject(slot: Slot, rule: Reject, now: int) -> EnqueueResult | None:

@@ -20,6 +20,7 @@ from dibs.model.check_jobs import CheckedBatch
 from dibs.model.limits import LIMITS, SAFE_INTEGER, Limits
 from dibs.model.requests import End, EnqueueRequest, JobPatch, QueueStep, SettingsPatch, Settlement
 from dibs.model.results import ExportRecord, State
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.protocol import Watch
 
 #: The largest number of characters of a `claim_id`.
@@ -221,6 +222,13 @@ def check_configure(
     """Check the patch. `limits` is whether the storage has the capability of that name."""
     check_queue(queue, within=within)
     check_arguments.check_settings(patch, limits=limits)
+    bounds = patch.max_waiting is not UNSET and patch.max_waiting is not None
+    if bounds and queue in (FLOWS, EVALUATIONS):
+        raise Refused(
+            f"max_waiting is {patch.max_waiting}, but queue {queue!r} holds flows that run; a bound would "
+            "stop them; bound the queues of their nodes",
+            field="max_waiting",
+        )
 
 
 def check_import(queue: str, records: Sequence[ExportRecord], within: Limits = LIMITS) -> None:

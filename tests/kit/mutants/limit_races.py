@@ -39,7 +39,7 @@ def claim_in_two_steps(patch: Patch, **lifted: Any) -> None:
 def may_claim(index: Index, queue: str) -> bool:
     """Return whether the limits of a queue admit a job."""
     source = index.find_queue(queue)
-    return source.settings.has_limits and source.opens_at <= index.now and source.has_due()
+    return source.settings.limits_claims and source.opens_at <= index.now and source.has_due()
 
 
 def claim_unchecked(index: Index, queue: str, lease: str, lifted: dict[str, Any]) -> ClaimResult:

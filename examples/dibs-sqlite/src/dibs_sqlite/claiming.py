@@ -35,7 +35,7 @@ def claim(tx: Transaction, name: str, lease_id: str, limit: int) -> ClaimResult:
     if queue.settings.paused:
         return ClaimResult(now=tx.now, token=token)
     free = min(limit, _free_slots(queue))
-    if queue.settings.has_limits or queue.scalar("any_filed"):
+    if queue.settings.limits_claims or queue.scalar("any_filed"):
         slots = limits.admitted(tx, queue, free)
     else:
         slots = iter(queue.due(free))

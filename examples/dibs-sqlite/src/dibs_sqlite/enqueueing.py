@@ -27,8 +27,8 @@ def _enqueue(tx: Transaction, queue: QueueRows, request: EnqueueRequest) -> Enqu
     if key is not None and (earlier := queue.result_for_key(key)) is not None:
         return earlier
     before = queue.get(request.job.id) if request.want_outcome else EMPTY
-    result = admit(tx, queue, request.job, request.on_conflict)
-    if key is not None:
+    result = admit(tx, queue, request.job, request.on_conflict, bounded=True)
+    if key is not None and result.status not in rules.STOPPED:
         # A request that changed nothing has no job, so its remembered result names no id.
         queue.put_key(key, result if result.status == "absent" else replace(result, id=request.job.id))
     if request.want_outcome:
@@ -36,12 +36,22 @@ def _enqueue(tx: Transaction, queue: QueueRows, request: EnqueueRequest) -> Enqu
     return result
 
 
-def admit(tx: Transaction, queue: QueueRows, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
-    """Enqueue one job. If its id is in use, `on_conflict` decides (section 3 of the contract, enqueue)."""
+def admit(
+    tx: Transaction, queue: QueueRows, new: NewJob, on_conflict: OnConflict, *, bounded: bool = False
+) -> EnqueueResult:
+    """Enqueue one job. If its id is in use, `on_conflict` decides (section 3 of the contract, enqueue).
+
+    `bounded` says whether the job obeys `max_waiting`. A follow-up does not.
+    """
     before = queue.get(new.id)
     unchanged = rules.decide_unchanged(before, on_conflict, tx.now)
     if unchanged is not None:
         return unchanged
+    most = queue.settings.max_waiting
+    if bounded and most is not None:
+        stopped = rules.decide_new(before, queue.settings, queue.scalar("count_waiting", limit=most))
+        if stopped is not None:
+            return stopped
     if isinstance(on_conflict, Reject):
         on_conflict = Update()
     after, result, part = rules.apply_update(before, new, on_conflict, tx.now, tx.draw())

@@ -33,8 +33,8 @@ def _enqueue_request(index: Index, queue: QueueIndex, request: EnqueueRequest) -
                 known.status, known.found, known.first, known.revision, repeated=True, id=known.id
             )
     before = queue.slots.get(request.job.id, EMPTY) if request.want_outcome else EMPTY
-    result = admit(index, queue, request.job, request.on_conflict)
-    if key is not None:
+    result = admit(index, queue, request.job, request.on_conflict, bounded=True)
+    if key is not None and result.status not in rules.STOPPED:
         expires_at = index.now + queue.settings.request_key_age
         known = RequestKey(
             result.status,
@@ -50,15 +50,24 @@ def _enqueue_request(index: Index, queue: QueueIndex, request: EnqueueRequest) -
     return result
 
 
-def admit(index: Index, queue: QueueIndex, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
-    """Enqueue one job. If its id is in use, `on_conflict` decides (contract 3, enqueue)."""
+def admit(
+    index: Index, queue: QueueIndex, new: NewJob, on_conflict: OnConflict, *, bounded: bool = False
+) -> EnqueueResult:
+    """Enqueue one job. If its id is in use, `on_conflict` decides (contract 3, enqueue).
+
+    `bounded` is whether the request obeys the setting `max_waiting`. A follow-up does not.
+    """
     slot = queue.slots.get(new.id, EMPTY)
-    if on_conflict is DEFAULT_UPDATE:  # nearly every request
-        return _accept(index, queue, slot, new, DEFAULT_UPDATE)
-    unchanged = rules.decide_unchanged(slot, on_conflict, index.now)
-    if unchanged is not None:
-        return unchanged
-    rule = DEFAULT_UPDATE if isinstance(on_conflict, Reject) else on_conflict
+    rule = DEFAULT_UPDATE
+    if on_conflict is not DEFAULT_UPDATE:  # rare
+        unchanged = rules.decide_unchanged(slot, on_conflict, index.now)
+        if unchanged is not None:
+            return unchanged
+        rule = DEFAULT_UPDATE if isinstance(on_conflict, Reject) else on_conflict
+    if bounded and queue.settings.max_waiting is not None:
+        stopped = rules.decide_new(slot, queue.settings, queue.waiting)
+        if stopped is not None:
+            return stopped
     return _accept(index, queue, slot, new, rule)
 
 

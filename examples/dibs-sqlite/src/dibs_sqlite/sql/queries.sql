@@ -64,6 +64,11 @@ SELECT EXISTS (SELECT 1 FROM slots WHERE queue = :queue AND state = 'w' AND file
 -- name: count_active
 SELECT count(*) FROM slots WHERE queue = :queue AND lease IS NOT NULL;
 
+-- name: count_waiting
+-- The number of waiting jobs; from :limit on it may be too low.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM slots WHERE queue = :queue AND state = 'w' AND filed = 0 LIMIT :limit))
+    + (SELECT count(*) FROM (SELECT 1 FROM slots WHERE queue = :queue AND state = 'w' AND filed = 1 LIMIT :limit));
+
 -- name: lease
 SELECT holder, expires_at, dropped FROM leases WHERE queue = :queue AND lease = :lease;
 

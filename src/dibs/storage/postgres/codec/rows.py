@@ -288,7 +288,7 @@ def decode_settled(
 def decode_settings(row: Row) -> QueueInfo:
     """Return the name and the settings of a queue from its row."""
     (name, paused, max_active, retention, level, age, size, keys, fail_handler, results, per_key, rate,
-     key_rate) = row  # fmt: skip
+     key_rate, max_waiting, when_full) = row  # fmt: skip
     try:
         kept = _retention(retention)
     except DECODE_ERRORS:
@@ -306,6 +306,8 @@ def decode_settings(row: Row) -> QueueInfo:
         per_key=per_key,
         rate=None if rate is None else _rate(rate),
         key_rate=None if key_rate is None else _rate(key_rate),
+        max_waiting=max_waiting,
+        when_full=when_full,
     )
     return QueueInfo(name, settings)
 

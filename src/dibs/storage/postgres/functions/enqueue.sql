@@ -45,6 +45,8 @@ DECLARE
     stop integer := 0;
     fresh boolean[];
     drawn bigint[];
+    -- The number of new jobs that max_waiting still allows; NULL for a queue without this bound.
+    room bigint;
     -- The bits of all requests. In a SQL function, Postgres would plan this query again in each call.
     bits integer := 0;
     -- Assigns a transaction id. prune() keeps rows of ids that ended during a running transaction, and finds running
@@ -55,11 +57,16 @@ BEGIN
     IF NOT FOUND THEN
         qu := queue_of(queue);
     END IF;
+    IF qu.max_waiting IS NOT NULL THEN
+        qu := hold_bound(qu, ids);
+        room := qu.max_waiting - count_waiting(qu, qu.max_waiting);
+    END IF;
     now_ms := tick(manual);
     IF hows IS NOT NULL THEN
         bits := (SELECT bit_or(u.how) FROM unnest(hows) AS u (how));
     END IF;
-    IF plain OR cardinality(ids) > 1 AND wants IS NULL AND bits & 64 = 0 THEN
+    IF coalesce(room >= cardinality(ids), true)
+       AND (plain OR cardinality(ids) > 1 AND wants IS NULL AND bits & 64 = 0) THEN
         revisions := enqueue_new(qu, now_ms, ids, payloads, priorities, whens, attributes, overrides,
                                  retentions, job_keys, once, bits & 16 <> 0);
         IF revisions IS NOT NULL THEN
@@ -71,7 +78,7 @@ BEGIN
             RETURN NEXT;
             RETURN;
         END IF;
-        IF once IS NULL AND cardinality(ids) > 1 AND NOT has_snapshot() THEN
+        IF room IS NULL AND once IS NULL AND cardinality(ids) > 1 AND NOT has_snapshot() THEN
             fresh := new_ids(qu, bits & 16 <> 0, ids);
         END IF;
     END IF;
@@ -113,7 +120,8 @@ BEGIN
         END IF;
         r := (ids[i], payloads[i], coalesce(priorities[i], 0), attributes[i], overrides[i], retentions[i],
               start_time(whens[i], now_ms), coalesce(hows[i], 0), job_keys[i])::request;
-        answer := admit(qu, now_ms, r);
+        answer := admit(qu, now_ms, r, room);
+        room := answer.left_room;
         statuses[i] := answer.status;
         founds[i] := answer.was;
         firsts[i] := answer.first;
@@ -123,6 +131,7 @@ BEGIN
         logged := logged || answer.logged;
         IF answer.over THEN
             ends := ends || ids[i];
+            room := room - 1;  -- the successor was promoted
         END IF;
         IF wants[i] THEN
             IF answer.over THEN
@@ -132,7 +141,10 @@ BEGIN
             END IF;
             olds[i] := kept;
         END IF;
-        IF once[i] IS NOT NULL THEN
+        IF once[i] IS NOT NULL AND answer.status IN ('full', 'dropped') THEN
+            -- Only the row of this call: another one may wait for the row of an expired key.
+            DELETE FROM request_keys WHERE q = qu.q AND key = once[i] AND expires_at = 0;
+        ELSIF once[i] IS NOT NULL THEN
             UPDATE request_keys SET status = answer.status, found = answer.was, first = answer.first,
                 revision = answer.revision, expires_at = now_ms + qu.request_key_age,
                 id = CASE WHEN answer.status <> 'absent' THEN ids[i] END
@@ -140,7 +152,9 @@ BEGIN
         END IF;
     END LOOP;
     PERFORM append_log(qu, now_ms, logged);
-    PERFORM notify_waits(qu, true, cardinality(logged) > 0, ends);
+    IF statuses && ARRAY['queued', 'updated', 'blocked'] THEN
+        PERFORM notify_waits(qu, true, cardinality(logged) > 0, ends);
+    END IF;
     kept := NULL;
     RETURN NEXT;
     statuses := NULL;
@@ -241,8 +255,8 @@ CREATE OR REPLACE FUNCTION new_ids(qu queues, rejects boolean, ids text[]) RETUR
 $$;
 
 -- enqueue_batch(queue, now, key set, batch number, keys, fields as for enqueue()) -> one row: whether the number is
--- taken, and the statuses, NULL if each is `queued`. If the number is taken, nothing was enqueued. The row of the key
--- set comes first. So of two writers with the same number, the second waits here until the first one's jobs are
+-- taken, and the statuses, NULL if each is `queued`. If the number is taken, nothing was enqueued, and also if a status is
+-- `full`. The row of the key set comes first. So of two writers with the same number, the second waits here until the first one's jobs are
 -- committed, and then finds the number taken.
 CREATE OR REPLACE FUNCTION enqueue_batch(
     queue text, manual bigint, set_name text, number integer, keys bytea, plain boolean, ids text[], payloads bytea[],
@@ -259,8 +273,17 @@ BEGIN
     IF taken THEN
         RETURN;
     END IF;
-    SELECT e.statuses INTO enqueue_batch.statuses
-    FROM enqueue(queue, manual, plain, ids, payloads, priorities, whens, hows, attributes, NULL, NULL, job_keys, NULL, NULL) e;
+    BEGIN
+        SELECT e.statuses INTO enqueue_batch.statuses
+        FROM enqueue(queue, manual, plain, ids, payloads, priorities, whens, hows, attributes, NULL, NULL, job_keys, NULL, NULL) e;
+        IF 'full' = ANY (enqueue_batch.statuses) THEN
+            RAISE SQLSTATE 'DBFUL';
+        END IF;
+    EXCEPTION WHEN SQLSTATE 'DBFUL' THEN
+        -- The jobs are undone; `statuses` is not.
+        DELETE FROM key_sets k WHERE k.q = qu.q AND k.name = set_name AND k.n = number;
+        RETURN;
+    END;
     IF enqueue_batch.statuses IS NOT NULL THEN
         UPDATE key_sets k SET statuses = enqueue_batch.statuses WHERE k.q = qu.q AND k.name = set_name AND k.n = number;
     END IF;
@@ -307,15 +330,48 @@ BEGIN
     RETURN s;
 END $$;
 
--- admit(queue, now, request) -> status, was, first, revision, the events to log, and whether a run ended (`over`), then
--- with the outcome that the id had before (`before`). Enqueues one job by the table in contract 3. The id stays locked until the end of the transaction; so does an id that an update-only request finds
+-- hold_bound(queue, ids) -> the row of a queue with max_waiting. Until the end of this transaction, no other enqueue to the
+-- queue counts its jobs, and none of the ids that are live changes. So all waits of the call are over before it counts.
+CREATE OR REPLACE FUNCTION hold_bound(qu queues, ids text[]) RETURNS queues LANGUAGE plpgsql AS $$
+BEGIN
+    IF has_snapshot() THEN
+        RAISE EXCEPTION USING ERRCODE = 'feature_not_supported', MESSAGE = format(
+            'the queue %s has the setting max_waiting, and the isolation level of this transaction is %s, which does not '
+            'show the jobs that others enqueued since its first statement; use READ COMMITTED, or remove max_waiting',
+            qu.name, current_setting('transaction_isolation'));
+    END IF;
+    PERFORM 1 FROM bounds b WHERE b.q = qu.q FOR UPDATE;
+    PERFORM lock_ids(qu, ids);
+    -- A configure that returned during the wait.
+    SELECT * INTO qu FROM queues WHERE q = qu.q;
+    RETURN qu;
+END $$;
+
+-- count_waiting(queue, most) -> the number of waiting jobs, counted up to `most`. The index has the active jobs, too.
+CREATE OR REPLACE FUNCTION count_waiting(qu queues, most bigint) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    active bigint := (SELECT count(*) FROM active_runs(qu.q, NULL));
+    waiting bigint := (SELECT count(*) FROM (
+        SELECT 1 FROM live l WHERE l.q = qu.q AND l.state = 'w' LIMIT most + active) x) - active;
+BEGIN
+    IF qu.has_held_back AND waiting < most THEN
+        waiting := least(most, waiting + (SELECT count(*) FROM (
+            SELECT 1 FROM live l WHERE l.q + 0 = qu.q AND l.state = 'k' LIMIT most) x));
+    END IF;
+    RETURN waiting;
+END $$;
+
+-- admit(queue, now, request, room) -> status, was, first, revision, the events to log, and whether a run ended (`over`), then
+-- with the outcome that the id had before (`before`). Enqueues one job by the table in contract 3. `room` is the number of
+-- new jobs that max_waiting still allows, and `left_room` that number without the new job; NULL for no bound, as for
+-- follow-ups. The id stays locked until the end of the transaction; so does an id that an update-only request finds
 -- absent.
 -- Under READ COMMITTED, a SELECT that waits for the end of a run does not show the row that a follow-up of this end
 -- inserts for the same id. So under Reject, an id with an outcome is looked up in `live` again.
 CREATE OR REPLACE FUNCTION admit(
-    qu queues, now_ms bigint, r request,
+    qu queues, now_ms bigint, r request, room bigint,
     OUT status text, OUT was text, OUT first bigint, OUT revision bigint, OUT logged text[], OUT over boolean,
-    OUT before ended
+    OUT before ended, OUT left_room bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
     j live;
@@ -323,6 +379,7 @@ DECLARE
     rejects boolean := r.how & 16 <> 0;
 BEGIN
     logged := '{}';
+    left_room := room;
     LOOP
         SELECT * INTO j FROM live WHERE q = qu.q AND id = r.id FOR UPDATE;
         EXIT WHEN FOUND;
@@ -348,8 +405,21 @@ BEGIN
             revision := 0;
             RETURN;
         END IF;
+        IF left_room <= 0 THEN
+            PERFORM 1 FROM live WHERE q = qu.q AND id = r.id;
+            CONTINUE WHEN FOUND;
+            status := CASE qu.when_full WHEN 'refuse' THEN 'full' ELSE 'dropped' END;
+            was := 'nothing';
+            first := 0;
+            revision := 0;
+            RETURN;
+        END IF;
         revision := begin_live(qu, r, now_ms, NULL);
-        IF revision IS NOT NULL THEN
+        IF revision IS NULL AND left_room IS NOT NULL THEN
+            -- The insert waited for another transaction, which may have brought jobs back.
+            left_room := qu.max_waiting - count_waiting(qu, qu.max_waiting);
+        ELSIF revision IS NOT NULL THEN
+            left_room := left_room - 1;
             status := 'queued';
             was := 'nothing';
             first := revision;

@@ -59,9 +59,14 @@ BEGIN
         log_results = coalesce((patch ->> 'log_results')::integer, log_results),
         per_key = CASE WHEN patch ? 'per_key' THEN (patch ->> 'per_key')::bigint ELSE per_key END,
         rate = CASE WHEN patch ? 'rate' THEN rate_of(patch -> 'rate') ELSE rate END,
-        key_rate = CASE WHEN patch ? 'key_rate' THEN rate_of(patch -> 'key_rate') ELSE key_rate END
+        key_rate = CASE WHEN patch ? 'key_rate' THEN rate_of(patch -> 'key_rate') ELSE key_rate END,
+        max_waiting = CASE WHEN patch ? 'max_waiting' THEN (patch ->> 'max_waiting')::bigint ELSE max_waiting END,
+        when_full = coalesce(patch ->> 'when_full', when_full)
     WHERE q = before.q RETURNING * INTO after;
     PERFORM limits_changed(before, after);
+    IF after.max_waiting IS NOT NULL THEN
+        INSERT INTO bounds (q) VALUES (after.q) ON CONFLICT DO NOTHING;
+    END IF;
     IF 'all' IN (before.log_level, after.log_level) AND after IS DISTINCT FROM before THEN
         IF before.paused <> after.paused THEN
             logged := logged || queue_event(CASE WHEN after.paused THEN 'paused' ELSE 'resumed' END, '', now_ms);

@@ -390,7 +390,7 @@ DECLARE
 BEGIN
     FOR item IN SELECT * FROM json_array_elements(items) LOOP
         into_queue := queue_of(item ->> 'queue');
-        answer := admit(into_queue, now_ms, asked_for(item, now_ms));
+        answer := admit(into_queue, now_ms, asked_for(item, now_ms), NULL);
         PERFORM append_log(into_queue, now_ms, answer.logged);
         PERFORM notify_waits(into_queue, true, cardinality(answer.logged) > 0,
                              CASE WHEN answer.over THEN ARRAY[item ->> 'id'] END);

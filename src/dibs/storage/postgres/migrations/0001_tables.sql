@@ -62,7 +62,15 @@ CREATE TABLE queues (
     -- The time until which a client listens for progress.
     progress_until timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 minute',
     -- True from the first job that a key holds back until a claim without limits by key finds none any more.
-    has_held_back boolean NOT NULL DEFAULT false
+    has_held_back boolean NOT NULL DEFAULT false,
+    max_waiting bigint,
+    when_full text NOT NULL DEFAULT 'refuse'
+);
+
+-- A row for each queue that has had a `max_waiting`. An enqueue to such a queue locks it before it counts the waiting jobs.
+-- Why not the row of the queue: claims with limits lock that one, and an open transaction of a caller may hold this one long.
+CREATE TABLE bounds (
+    q integer PRIMARY KEY
 );
 
 -- The successor of an active job: the enqueues of its id that arrived during its run, merged into one (contract 3,

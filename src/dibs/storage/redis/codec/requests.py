@@ -43,7 +43,7 @@ Argument = bytes | str | int
 
 RULES: Final = {"always": 0, "never": 16, "later": 32, "earlier": 48}
 ENQUEUE_STATUSES: Final[tuple[EnqueueStatus, ...]] = (
-    "queued", "updated", "blocked", "duplicate", "completed", "failed", "absent",
+    "queued", "updated", "blocked", "duplicate", "completed", "failed", "absent", "full", "dropped",
 )  # fmt: skip
 FOUND_STATES: Final[tuple[FoundState, ...]] = ("nothing", "waiting", "active", "active+blocked")
 SETTINGS: Final = tuple(Settings.__struct_fields__)
@@ -254,7 +254,7 @@ def _decode_setting(name: str, text: str) -> Any:
         return StartRate(*map(int, text.split(","))) if text else None
     if name == "retention":
         return decode_retention(text)
-    if name == "log_level":
+    if name in ("log_level", "when_full"):
         return text
     return int(text) if text else None
 

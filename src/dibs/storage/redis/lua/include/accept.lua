@@ -14,6 +14,7 @@
 
 local STATUS_QUEUED, STATUS_UPDATED, STATUS_BLOCKED = 1, 2, 3
 local STATUS_DUPLICATE, STATUS_COMPLETED, STATUS_FAILED, STATUS_ABSENT = 4, 5, 6, 7
+local STATUS_FULL, STATUS_DROPPED = 8, 9
 local FOUND_NOTHING, FOUND_WAITING, FOUND_ACTIVE, FOUND_BLOCKED = 1, 2, 3, 4
 
 local function parse_request(id, text, now)
@@ -117,7 +118,8 @@ local function check_reject(queue, request, waiting, active)
   return ended.kind == 1 and STATUS_COMPLETED or STATUS_FAILED, FOUND_NOTHING, ended.first, ended.revision
 end
 
--- Enqueue a parsed request. Return status, found, first and revision.
+-- Enqueue a parsed request. Return status, found, first and revision. An enqueue sets `queue.room` to the number of new jobs
+-- that `max_waiting` still allows; it is nil for follow-ups, which may exceed that bound.
 local function accept(queue, request)
   local waiting = read_field(queue, 'waiting', request.id)
   local active = not waiting and read_field(queue, 'active', request.id)
@@ -129,6 +131,10 @@ local function accept(queue, request)
   end
   if not (request.creates or waiting or active) then return STATUS_ABSENT, FOUND_NOTHING, 0, 0 end
   if not waiting and not active then
+    if queue.room then
+      if queue.room <= 0 then return queue.drops_new and STATUS_DROPPED or STATUS_FULL, FOUND_NOTHING, 0, 0 end
+      queue.room = queue.room - 1
+    end
     local number = enqueue_new(queue, request)
     return STATUS_QUEUED, FOUND_NOTHING, number, number
   end
@@ -138,6 +144,8 @@ local function accept(queue, request)
   else
     status, found, first = add_to_successor(queue, request, number)
     if request.supersedes then ask_to_end(queue, parse_job(request.id, active)) end
+    -- The end of a handed-off run has promoted the successor.
+    if queue.room and read_field(queue, 'waiting', request.id) then queue.room = queue.room - 1 end
   end
   return status, found, first, number
 end

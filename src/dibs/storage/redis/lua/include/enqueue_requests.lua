@@ -40,8 +40,8 @@ local function store_request_key(queue, request, status, answer)
 end
 
 -- Enqueue the requests in ARGV, and return the reply of enqueue.lua. `skipped` is the number of arguments between the time
--- and the requests. store_batch(answers) plans what to keep of the batch before the commit, with {} if all jobs are new;
--- it is nil if nothing is kept.
+-- and the requests. store_batch(answers) plans what to keep of the batch before the commit, with {} if all jobs are new.
+-- It returns false if the batch must change nothing. It is nil if nothing is kept.
 local function enqueue_requests(skipped, store_batch)
   local queue, args, before = open_queue(KEYS[1], ARGV[1]), ARGV, 1 + skipped
   local ids, answers = {}, {}
@@ -53,8 +53,16 @@ local function enqueue_requests(skipped, store_batch)
   -- The start of the request before, its priority or false, and this priority as text. Most requests of a batch start alike.
   local last_start, priority, name
 
+  -- True if `max_waiting` may stop a request: `accept` must then decide about each.
+  local may_stop = false
+  if queue.max_waiting then
+    queue.room = queue.max_waiting - call('HLEN', queue.keys.waiting)
+    may_stop = queue.room < #ids
+  end
+
   -- Return the number of a new job without parsing its request; nil if `accept` must decide.
   local function enqueue_plain(i)
+    if may_stop then return nil end
     local id, text = ids[i], args[2 * i + before]
     local start = sub(text, 1, HEAD_SIZE + 1)
     if start ~= last_start then
@@ -95,7 +103,7 @@ local function enqueue_requests(skipped, store_batch)
       end
       local status, found, first, revision = accept(queue, request)
       answer = pack('>BBBI8I8', status, found, 0, first, revision)
-      if request.key then store_request_key(queue, request, status, answer) end
+      if request.key and status < STATUS_FULL then store_request_key(queue, request, status, answer) end
     end
     return answer
   end
@@ -106,8 +114,7 @@ local function enqueue_requests(skipped, store_batch)
     local answer = answers[i] or enqueue_plain(i) or enqueue_one(i, args[2 * i + before])
     answers[i], all_new = answer, all_new and type(answer) == 'number'
   end
-  if store_batch then store_batch(all_new and {} or answers) end
-  commit()
+  if not store_batch or store_batch(all_new and {} or answers) then commit() end
   if all_new then return {'', decimal(queue.now), outcomes, decimal(answers[1]), first_ids} end
   for i, answer in ipairs(answers) do
     if type(answer) == 'number' then

@@ -26,7 +26,7 @@ local DEFAULT_LOG_AGE, DEFAULT_LOG_BYTES, DEFAULT_REQUEST_KEY_AGE = 86400000, 67
 -- Return the names of the settings. A table of them would cost each step more.
 local function setting_names()
   return 'paused', 'max_active', 'retention', 'log_level', 'log_age', 'log_bytes', 'request_key_age', 'fail_handler',
-    'log_results', 'per_key', 'rate', 'key_rate'
+    'log_results', 'per_key', 'rate', 'key_rate', 'max_waiting', 'when_full'
 end
 
 -- Arguments per command: Lua's C stack limits unpack() to 8,000 values.
@@ -118,6 +118,7 @@ local function read_settings(queue)
   queue.request_key_age, queue.fail_handler = number(7, DEFAULT_REQUEST_KEY_AGE), known[8] == '1'
   queue.log_results, queue.per_key = number(9, 0), number(10)
   queue.rate, queue.key_rate = parse_rate('rate', known[11]), parse_rate('key_rate', known[12])
+  queue.max_waiting, queue.drops_new = number(13), known[14] == 'drop_new'
 end
 
 -- The position after the numbers in the field `numbers`.
