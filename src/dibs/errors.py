@@ -4,6 +4,7 @@ DibsError
 ├── Refused                 a value breaks a limit or a rule; the storage is unchanged (contract 4)
 ├── BatchRefused            a batch has invalid items, one Refused for each; no item was sent
 ├── BatchClosed             the batch gets no further members; these were not enqueued
+├── QueueFull               the queue has as many waiting jobs as its `max_waiting` allows
 ├── OutcomeUnknown          the reply was lost; the operation may or may not have happened (promise 7)
 ├── StorageError            the storage could not do the operation, and is unchanged
 │   ├── StorageBusy         the call was not sent, or waited for a lock, until its deadline; repeat it later
@@ -25,6 +26,7 @@ DibsError
 ├── JobEnded                the job ended without a result
 │   ├── JobFailed           the job failed permanently
 │   ├── JobCancelled        the job was cancelled
+│   ├── JobDropped          the queue was at its `max_waiting`, so this job was never enqueued
 │   ├── JobAbsent           an update with create=False found no live job, and changed nothing
 │   └── OutcomeNotKept      the storage keeps no outcome of the enqueue
 └── raised by a handler
@@ -81,6 +83,31 @@ class BatchRefused(DibsError, ExceptionGroup[Refused]):
 
 class BatchClosed(DibsError):
     """The batch gets no further members, so these were not enqueued; enqueue them in a new batch."""
+
+
+class QueueFull(DibsError):
+    """The queue has as many waiting jobs as its setting `max_waiting` allows, so it refused new ones.
+
+        try:
+            await resize.enqueue_many(resize.bind(name) for name in names)
+        except QueueFull as full:
+            left = [name for name, ticket in zip(names, full.tickets) if ticket.verdict == "full"]
+
+    The refused jobs are not stored. Enqueue them again later, raise `max_waiting`, or add workers.
+    """
+
+    def __init__(self, message: str = "", *, queue: str = "", tickets: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.queue = queue
+        """The name of the queue."""
+        self.tickets = tickets
+        """A ticket for each job of the call, in order. Its `verdict` is "full" for a refused job, and else
+        says what became of the job. Empty if another part of dibs made the enqueue, as for a schedule."""
+
+    @property
+    def accepted(self) -> int:
+        """The number of jobs of the call that were not refused."""
+        return sum(ticket.verdict != "full" for ticket in self.tickets)
 
 
 class OutcomeUnknown(DibsError):
@@ -197,6 +224,10 @@ class JobCancelled(JobEnded):
         super().__init__(message, queue=queue, id=id)
         self.error = error
         """The reason as a stored `dibs.Error`, for example a passed `start_by`; None without a reason."""
+
+
+class JobDropped(JobEnded):
+    """The queue had as many waiting jobs as `max_waiting` allows, so this job was not enqueued; repeat it."""
 
 
 class JobAbsent(JobEnded):

@@ -22,10 +22,28 @@ def test_configure_changes_only_the_given_settings(shell: Shell) -> None:
     assert {
         "paused": True, "max_active": 3, "retention": {"failed": 2_592_000.0, "cancelled": None},
         "log_level": "all", "log_age": 43_200.0, "log_bytes": 1000, "log_results": 0, "request_key_age": 90.0,
-        "fail_handler": False, "per_key": None, "rate": None, "key_rate": None,
+        "fail_handler": False, "per_key": None, "rate": None, "key_rate": None, "max_waiting": None,
+        "when_full": "refuse",
     } == settings  # fmt: skip
     assert settings == shell.json("configure", "q")["settings"]
     assert shell.json("configure", "q", "--max-active", "none")["settings"]["max_active"] is None
+
+
+def test_a_full_queue_takes_no_job_and_the_command_says_so(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1")
+    settings = shell.json("configure", "q", "--max-waiting", "1")["settings"]
+    refused = shell.type("enqueue", "q", "2", "--id", "b")
+    shell.type("configure", "q", "--when-full", "drop_new")
+    dropped = shell.type("enqueue", "q", "2", "--id", "b", "--json")
+    shell.type("configure", "q", "--max-waiting", "none")
+
+    assert (1, "refuse") == (settings["max_waiting"], settings["when_full"])
+    assert (1, "full q/b\n") == (refused.exit_code, refused.stdout)
+    assert "q/b was refused: the queue has as many waiting jobs as its max_waiting allows" in refused.stderr
+    assert 1 == dropped.exit_code
+    assert '"status":"dropped"' in dropped.stdout
+    assert 0 == shell.type("enqueue", "q", "2").exit_code
+    assert 2 == shell.type("configure", "q", "--max-waiting", "0").exit_code
 
 
 def test_configure_sets_limits_and_none_removes_them(shell: Shell) -> None:

@@ -135,6 +135,17 @@ async def test_paused_queues_with_jobs_are_found(any_url: str) -> None:
         assert [("queue-paused", "closed"), ("queue-paused", "paused")] == await findings(storage)
 
 
+async def test_a_queue_at_its_bound_is_found(any_url: str) -> None:
+    async with open_storage(any_url) as storage:
+        await put_record(storage, "full", "almost")
+        await storage.configure("full", SettingsPatch(max_waiting=2))
+        await storage.configure("almost", SettingsPatch(max_waiting=2))
+        await enqueue(storage, "full", "a", "b")
+        await enqueue(storage, "almost", "a")
+
+        assert [("queue-full", "full")] == await findings(storage)
+
+
 async def test_jobs_under_expired_leases_are_found(any_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dibs.doctor.checks.SECOND_LOOK", 0.1)
     async with open_storage(any_url) as storage:

@@ -225,14 +225,15 @@ async def test_the_failures_of_a_queue_are_grouped_on_its_page(reader: Browser, 
 
 
 async def test_limits_are_stored_and_shown_as_the_form_writes_them(any_app: Dibs, any_queue: Queue) -> None:
-    fields = {"per_key": "2", "rate": "5/s burst 10", "key_rate": "10/m"}
+    fields = {"per_key": "2", "rate": "5/s burst 10", "key_rate": "10/m", "max_waiting": "9"}
     async with browse(dibs_web(any_app, allow=may("write"))) as writer:
-        await writer.post("configure", {"queue": any_queue.name}, fields)
+        await writer.post("configure", {"queue": any_queue.name}, {**fields, "when_full": "drop_new"})
         page = await writer.text("/queue", name=any_queue.name)
         refused = await writer.post("configure", {"queue": any_queue.name}, {"rate": "fast"})
 
     for name, text in fields.items():
         assert f'name="{name}" value="{text}"' in page
+    assert "9, then drop new jobs" in page
     assert 400 == refused.status_code
     assert "rate is &#39;fast&#39;; write it as 5/s" in refused.text
 

@@ -245,6 +245,8 @@ def settings_fields(value: Settings) -> dict[str, Any]:
         "per_key": value.per_key,
         "rate": rate_fields(value.rate),
         "key_rate": rate_fields(value.key_rate),
+        "max_waiting": value.max_waiting,
+        "when_full": value.when_full,
     }
 
 

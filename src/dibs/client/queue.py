@@ -36,7 +36,14 @@ from dibs.client.options.job_settings import (
 )
 from dibs.client.receiver import Receiver
 from dibs.client.stored_queue import StoredQueue
-from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention, own_retention
+from dibs.client.ticket import (
+    DEFAULT_WAIT,
+    Ticket,
+    Tickets,
+    check_taken,
+    extend_request_retention,
+    own_retention,
+)
 from dibs.errors import BadHandler, Refused
 from dibs.model.check_arguments import check_revision
 from dibs.model.check_values import check_is_text
@@ -110,8 +117,8 @@ class Queue(StoredQueue):
         - `lease`: least seconds of the lease if the job is claimed with `queue.receive`, from the claim on.
           Default: the lease of the receiver. Workers ignore it: they renew a lease of their own.
 
-        Raises Refused naming the setting at fault, OutcomeUnknown if the reply of the storage was lost,
-        StorageError.
+        Raises Refused naming the setting at fault, QueueFull if the queue is at its `max_waiting` and
+        refuses the job, OutcomeUnknown if the reply of the storage was lost, StorageError.
         """
         if connection is not None:
             request = self._build_request(data, settings)
@@ -148,7 +155,10 @@ class Queue(StoredQueue):
 
     def _ticket(self, request: EnqueueRequest, answer: EnqueueResult) -> Ticket[Any]:
         retention = own_retention(request)
-        return Ticket(self._client, request.job.id, answer.revision, answer=answer, retention=retention)
+        ticket = Ticket[Any](
+            self._client, request.job.id, answer.revision, answer=answer, retention=retention
+        )
+        return check_taken(ticket)
 
     async def enqueue_many(self, items: Iterable[Any], *, connection: Any = None) -> Sequence[Ticket[Any]]:
         """Enqueue many jobs in their order. An item is the data of a job, or `queue.bind(data, ...)`.
@@ -156,11 +166,12 @@ class Queue(StoredQueue):
             tickets = await queue.enqueue_many([{"to": "ada"}, queue.bind({"to": "bo"}, priority=5)])
 
         A `connection` of psycopg, SQLAlchemy or Django enqueues the jobs in its transaction. All jobs are
-        checked before the first is sent: raises BatchRefused with one Refused for each bad job.
+        checked before the first is sent: raises BatchRefused with one Refused for each bad job. Raises
+        QueueFull after all were sent if the queue took only a part of them; its `tickets` say which.
         """
         check_list("items", items)
         jobs = (item if isinstance(item, Bound) else self.bind(item) for item in items)
-        return Tickets(self._client, await self._client.enqueue_all(jobs, connection))
+        return Tickets[Any](self._client, await self._client.enqueue_all(jobs, connection)).checked()
 
     def bind(self, data: Any = UNSET, **settings: Unpack[JobSettings]) -> Bound[Any]:
         """Return a job to be enqueued later: with `enqueue_many`, in a flow, or as a job's follow-up.

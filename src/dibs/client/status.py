@@ -21,10 +21,20 @@ from dibs.model.overrides import readable
 from dibs.model.results import State
 from dibs.model.rules import ticket_state
 
-#: State of a job in a Status. `not_kept` is the state of an enqueue whose outcome has expired, and `absent`
-#: that of an `Update(create=False)` that found no live job.
+#: State of a job in a Status. `not_kept` is the state of an enqueue whose outcome has expired, `absent`
+#: that of an `Update(create=False)` that found no live job, and `dropped` that of a job that a queue at its
+#: `max_waiting` did not take.
 JobState = Literal[
-    "waiting", "active", "handed_off", "blocked", "completed", "failed", "cancelled", "not_kept", "absent"
+    "waiting",
+    "active",
+    "handed_off",
+    "blocked",
+    "completed",
+    "failed",
+    "cancelled",
+    "not_kept",
+    "absent",
+    "dropped",
 ]
 
 
@@ -37,7 +47,7 @@ class Status(Struct, frozen=True, kw_only=True):
     """Id of the job."""
     state: JobState
     """State of the job; `not_kept` if the outcome of an enqueue has expired, `absent` for an
-    `Update(create=False)` that found no live job."""
+    `Update(create=False)` that found no live job, `dropped` for a job that a full queue did not take."""
     revision: int = 0
     """Number of the latest enqueue that this job contains: `ticket.revision` of that enqueue."""
     run_at: datetime | None = None

@@ -284,6 +284,10 @@ class StoredQueue:
           Default None.
         - `key_rate`: how often runs of one key may start, as in Rate(10, per=60); None is no limit.
           Default None.
+        - `max_waiting`: number of waiting jobs, due or not, at which an enqueue makes no new one, 1 to
+          1,000,000,000; None is no bound. Default None.
+        - `when_full`: what such an enqueue does. "refuse" raises QueueFull; "drop_new" returns a ticket with
+          the verdict "dropped". Default "refuse".
         - `retention`: how long outcomes are kept if the job has no retention: seconds, None for ever, or a
           Retention. Default: completed and cancelled 1 hour, failed 7 days.
         - `log_level`: events that are logged: "off", "runs" (ends of runs) or "all". Default "runs".
@@ -294,8 +298,8 @@ class StoredQueue:
         - `fail_handler`: whether each job that fails gets a job of the failure handler, whoever ends it.
           Workers with a failure handler set it. Default False.
 
-        Raises Refused naming the setting at fault, and for `per_key`, `rate` or `key_rate` on a storage
-        without the capability `limits`.
+        Raises Refused naming the setting at fault, and for `per_key`, `rate`, `key_rate` or `max_waiting` on
+        a storage without the capability `limits`.
         """
         await self._client.configure(build_patch(changes))
 

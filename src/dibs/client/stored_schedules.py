@@ -12,12 +12,13 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from dibs.errors import Refused
+from dibs.errors import QueueFull, Refused
 from dibs.model.check_values import check_text
 from dibs.model.job import Slot
 from dibs.model.limits import LIMITS
 from dibs.model.requests import EnqueueRequest, JobPatch
 from dibs.model.results import State
+from dibs.model.rules import STOPPED
 from dibs.model.schedule import (
     NAME_PREFIX,
     SCHEDULE_ATTRIBUTE,
@@ -73,12 +74,29 @@ def readable_schedule(slot: Slot) -> Schedule | None:
 
 
 async def set_schedule(storage: Storage, queue: str, id: str, schedule: Schedule) -> None:
-    """Make a schedule, or change the one with this id in place. A paused one stays paused."""
+    """Make a schedule, or change the one with this id in place. A paused one stays paused.
+
+    Raise QueueFull for a new schedule of a queue that is at its `max_waiting`.
+    """
     now = await storage_now(storage, queue)
     [slot] = await storage.get(queue, [id])
     request = changed_tick(schedule, id, slot, now)
     if request is not None:
-        await storage.enqueue(queue, [request])
+        await enqueue_tick(storage, queue, request)
+
+
+async def enqueue_tick(storage: Storage, queue: str, request: EnqueueRequest) -> None:
+    """Enqueue the first tick of a schedule. Raise QueueFull if the queue stops it, whatever `when_full` says.
+
+    Later ticks are follow-ups of the tick before, which no bound stops.
+    """
+    [answer] = await storage.enqueue(queue, [request])
+    if answer.status in STOPPED:
+        raise QueueFull(
+            f"queue {queue!r} has as many waiting jobs as its max_waiting allows, so its schedule was not "
+            "stored; repeat the call later, or raise max_waiting",
+            queue=queue,
+        )
 
 
 async def find_schedules(storage: Storage, queue: str) -> AsyncIterator[tuple[str, Slot]]:
@@ -115,7 +133,9 @@ async def pause_schedule(storage: Storage, queue: str, id: str, *, paused: bool)
         schedule = replace(schedule, paused=paused)
         run_at = schedule.next_tick(await storage_now(storage, queue))
         if current.run is not None:
-            await storage.enqueue(queue, [EnqueueRequest(job=schedule.job(id, run_at))])
+            [answer] = await storage.enqueue(queue, [EnqueueRequest(job=schedule.job(id, run_at))])
+            if answer.status in STOPPED:  # the run has ended since, and its follow-up is the next tick
+                continue
             return True
         # Unlike an enqueue, a patch keeps the arguments that another program may set at this moment.
         state = {STATE_ATTRIBUTE: msgspec.json.encode("paused" if paused else None)}

@@ -38,7 +38,14 @@ from dibs.client.options.job_settings import (
 )
 from dibs.client.queue import H, Queue
 from dibs.client.schedules import ScheduleStatus
-from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention, own_retention
+from dibs.client.ticket import (
+    DEFAULT_WAIT,
+    Ticket,
+    Tickets,
+    check_taken,
+    extend_request_retention,
+    own_retention,
+)
 from dibs.errors import Refused
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import EnqueueResult
@@ -98,8 +105,8 @@ class TaskEnqueuer(Generic[P, R]):
         job; without it the job may start at once, has a generated id and priority 0, and uses the limits of
         the task. A call with `on_conflict=Update(create=False)` takes no arguments.
 
-        Raises Refused naming the parameter or setting at fault, OutcomeUnknown if the reply of the storage
-        was lost, StorageError.
+        Raises Refused naming the parameter or setting at fault, QueueFull if the queue is at its
+        `max_waiting` and refuses the job, OutcomeUnknown if the reply of the storage was lost, StorageError.
         """
         if self._settings.get("connection") is not None:
             return await self._enqueue_in_transaction(self._build_request(args, kwargs))
@@ -158,7 +165,9 @@ class TaskEnqueuer(Generic[P, R]):
 
     def _ticket(self, request: EnqueueRequest, answer: EnqueueResult) -> Ticket[R]:
         retention = own_retention(request)
-        return Ticket(self._client, request.job.id, answer.revision, self._decode_result, answer, retention)
+        return check_taken(
+            Ticket(self._client, request.job.id, answer.revision, self._decode_result, answer, retention)
+        )
 
     def _build_request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> EnqueueRequest:
         settings = self._settings
@@ -249,10 +258,12 @@ class Task(TaskEnqueuer[P, R]):
             tickets = await send.enqueue_many(send.bind(to) for to in ("ada@example.org", "bo@example.org"))
 
         A `connection` of psycopg, SQLAlchemy or Django enqueues the jobs in its transaction. All jobs are
-        checked before the first is sent: raises BatchRefused with one Refused for each bad job.
+        checked before the first is sent: raises BatchRefused with one Refused for each bad job. Raises
+        QueueFull after all were sent if the queue took only a part of them; its `tickets` say which.
         """
         check_list("jobs", jobs)
-        return Tickets(self._client, await self._client.enqueue_all(jobs, connection), self._decode_result)
+        batch = await self._client.enqueue_all(jobs, connection)
+        return Tickets[R](self._client, batch, self._decode_result).checked()
 
     async def schedule(
         self,

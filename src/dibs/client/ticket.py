@@ -16,12 +16,12 @@ from dibs.client.connection.outcome_wait import OutcomeWait, encoded_result, wat
 from dibs.client.connection.queue_client import EnqueuedBatch, QueueClient
 from dibs.client.options.arguments import Seconds, wait_ms
 from dibs.client.options.job_settings import NO_RETENTION, extend_retention, retention_for_wait
-from dibs.client.status import Status, enqueue_status
-from dibs.errors import ConfigurationError, JobAbsent
+from dibs.client.status import JobState, Status, enqueue_status
+from dibs.errors import ConfigurationError, JobAbsent, JobDropped, QueueFull
 from dibs.model.job import OutcomeRetention
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import CancelStatus, EnqueueResult, EnqueueStatus
-from dibs.model.rules import ABSENT, TicketState
+from dibs.model.rules import ABSENT, STOPPED, TicketState
 
 if TYPE_CHECKING:
     from dibs.client.sync.queue import BlockingTicket
@@ -89,13 +89,14 @@ class Ticket(Generic[R]):
         self.revision: int = revision
         """Number of this enqueue. `queue.ticket(id, revision)` returns this ticket again, in any process.
 
-        0 for a request that is "absent".
+        0 for a request that is "absent", "full" or "dropped".
         """
         self.verdict: EnqueueStatus | None = answer.status if answer else None
         """Effect of the enqueue: "queued", "updated" or "blocked".
 
-        With Reject also "duplicate", "completed" or "failed", with Update(create=False) also "absent". None
-        for a ticket of `queue.ticket(...)`.
+        With Reject also "duplicate", "completed" or "failed", with Update(create=False) also "absent". A
+        queue at its `max_waiting` gives "dropped", or "full" in the tickets of QueueFull. None for a ticket
+        of `queue.ticket(...)`.
         """
         self.repeated: bool = answer.repeated if answer else False
         """True if the request_key was known.
@@ -127,7 +128,8 @@ class Ticket(Generic[R]):
         one minute.
 
         Raises JobFailed, JobCancelled, OutcomeNotKept if the outcome is no longer kept, JobAbsent at once for
-        an Update(create=False) that found no live job, and WaitTimeout; after WaitTimeout the job stays in
+        an Update(create=False) that found no live job, JobDropped at once for a job that a queue at its
+        `max_waiting` did not take, and WaitTimeout; after WaitTimeout the job stays in
         the queue.
         """
         self._check_present()
@@ -153,7 +155,9 @@ class Ticket(Generic[R]):
             ) from error
 
     def _check_present(self) -> None:
-        """Raise JobAbsent if this is an update-only request without effect: no job has its revision."""
+        """Raise JobAbsent or JobDropped if no job has this revision: the enqueue had no effect."""
+        if self.verdict in STOPPED:
+            raise JobDropped(queue=self.queue, id=self.id)
         if self.revision == ABSENT.revision:
             raise JobAbsent(queue=self.queue, id=self.id)
 
@@ -168,7 +172,7 @@ class Ticket(Generic[R]):
         if its outcome is kept. A retried run goes on with the values of its next run. Afterwards
         `ticket.result()` returns at once.
 
-        Raises JobAbsent, StorageError.
+        Raises JobAbsent, JobDropped, StorageError.
         """
         self._check_present()
         async for value in watch_progress(self._client, self.id, self.revision):
@@ -180,7 +184,8 @@ class Ticket(Generic[R]):
         Example: `state = (await ticket.status()).state`
         """
         if self.revision == ABSENT.revision:
-            return Status(queue=self.queue, id=self.id, state="absent")
+            state: JobState = "dropped" if self.verdict in STOPPED else "absent"
+            return Status(queue=self.queue, id=self.id, state=state)
         return enqueue_status(self._client, self.id, await self._client.get(self.id), self.revision)
 
     async def cancel(self, *, running: bool = False) -> CancelStatus:
@@ -190,6 +195,18 @@ class Ticket(Generic[R]):
         """
         storage = await self._client.bounded_storage()
         return (await storage.cancel(self.queue, [self.id], running=running))[0]
+
+
+def check_taken(ticket: Ticket[R]) -> Ticket[R]:
+    """Return the ticket of an enqueue. Raise QueueFull if the queue refused the job."""
+    if ticket.verdict == "full":
+        raise QueueFull(
+            f"queue {ticket.queue!r} has as many waiting jobs as its max_waiting allows, so it did not take "
+            f"{ticket.id!r}; enqueue it again later, or raise max_waiting",
+            queue=ticket.queue,
+            tickets=[ticket],
+        )
+    return ticket
 
 
 class Tickets(Sequence[Ticket[R]]):
@@ -221,6 +238,19 @@ class Tickets(Sequence[Ticket[R]]):
 
     def __iter__(self) -> Iterator[Ticket[R]]:
         return iter(self._tickets)
+
+    def checked(self) -> Tickets[R]:
+        """Return these tickets. Raise QueueFull if the queue refused some of the jobs."""
+        full = sum(answer.status == "full" for answer in self._batch.answers)
+        if not full:
+            return self
+        raise QueueFull(
+            f"queue {self._client.name!r} has as many waiting jobs as its max_waiting allows, so it did not "
+            f"take {full:,} of {len(self):,} jobs; enqueue those again later (`tickets` of this error says "
+            "which), or raise max_waiting",
+            queue=self._client.name,
+            tickets=self,
+        )
 
     @cached_property
     def _tickets(self) -> list[Ticket[R]]:

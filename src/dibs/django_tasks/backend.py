@@ -102,7 +102,9 @@ class DibsBackend(api.BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         if task.run_after is not None:
             settings["run_at"] = _aware(task.run_after)
         queue = self.app.queue(task.queue_name).sync
-        queue.enqueue(data, connection=connection, **settings)
+        ticket = queue.enqueue(data, connection=connection, **settings)
+        if ticket.verdict == "dropped":  # as for a job that was removed: `get_result` does not find it
+            return
         object.__setattr__(result, "enqueued_at", datetime.now(UTC))
         api.task_enqueued.send(type(self), task_result=result)
 

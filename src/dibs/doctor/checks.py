@@ -142,6 +142,12 @@ HANDLER_FAILED: Final = Rule(
     "The failure handler itself has failed for these jobs. Their outcomes are kept for ever.",
     "`dibs failures QUEUE!fail` shows the errors; mend the handler, then `dibs retry QUEUE!fail --all`.",
 )
+FULL: Final = Rule(
+    "queue-full",
+    "warning",
+    "An enqueue of a new job raises QueueFull, or drops the job.",
+    "Start more workers of the queue, enqueue less, or raise it: `dibs configure QUEUE --max-waiting N`.",
+)
 KEPT_FOR_EVER: Final = Rule(
     "outcomes-kept",
     "warning",
@@ -154,6 +160,7 @@ def check_queues(facts: Facts) -> Iterator[Finding]:
     """Yield the findings about single queues."""
     yield from _unserved(facts)
     yield from _paused(facts)
+    yield from _full(facts)
     yield from _failure_handlers(facts)
     yield from _kept_outcomes(facts)
 
@@ -190,6 +197,14 @@ def _paused(facts: Facts) -> Iterator[Finding]:
         reason = "paused" if settings.paused else "closed by max_active 0" if settings.max_active == 0 else ""
         if reason and counts.waiting:
             yield PAUSED.finding(f"the queue is {reason}, and {counts.waiting:,} jobs wait", name)
+
+
+def _full(facts: Facts) -> Iterator[Finding]:
+    for name, settings, counts in facts.counted():
+        if settings.max_waiting is not None and counts.waiting >= settings.max_waiting:
+            answer = "refuses" if settings.when_full == "refuse" else "drops"
+            found = f"{counts.waiting:,} jobs wait, max_waiting is {settings.max_waiting:,}"
+            yield FULL.finding(f"{found}, and the queue {answer} new jobs", name)
 
 
 def _failure_handlers(facts: Facts) -> Iterator[Finding]:
@@ -231,7 +246,7 @@ SETTINGS: Final = Rule(
     "Deploy the same code to all workers of the queue.",
 )
 RULES: Final = (
-    NOT_SERVED, RUNS_FAIL, PAUSED, HANDLER_MISSING, HANDLER_FAILED, KEPT_FOR_EVER, EXPIRED, NOT_READY,
+    NOT_SERVED, RUNS_FAIL, PAUSED, FULL, HANDLER_MISSING, HANDLER_FAILED, KEPT_FOR_EVER, EXPIRED, NOT_READY,
     VERSIONS, SETTINGS,
     DIFFERS, LEAD,
 )  # fmt: skip

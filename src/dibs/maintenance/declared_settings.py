@@ -19,7 +19,7 @@ logger: Final = logging.getLogger("dibs.worker")
 
 DEFAULTS: Final = Settings()
 #: The settings that only a storage with the capability `limits` obeys.
-_LIMITS: Final = ("per_key", "rate", "key_rate")
+_LIMITS: Final = ("per_key", "rate", "key_rate", "max_waiting")
 
 
 async def apply_declared_settings(storage: Storage, declared: Mapping[str, SettingsPatch]) -> None:

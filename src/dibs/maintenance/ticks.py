@@ -9,7 +9,14 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from dibs.client.stored_schedules import PAGE, has_schedule, readable_schedule, remove_schedule, storage_now
+from dibs.client.stored_schedules import (
+    PAGE,
+    enqueue_tick,
+    has_schedule,
+    readable_schedule,
+    remove_schedule,
+    storage_now,
+)
 from dibs.model.job import Slot
 from dibs.model.schedule import (
     SCHEDULE_ATTRIBUTE,
@@ -30,13 +37,13 @@ async def enqueue_missing_tick(storage: Storage, queue: str, schedule: Schedule)
     """Enqueue the next tick of a declared schedule if it is missing, and return whether it was missing.
 
     Concurrent calls enqueue one tick, because all ticks of a queue have the same id. Raise StorageError,
-    OutcomeUnknown or Refused; call it again to complete the check.
+    OutcomeUnknown, QueueFull or Refused; call it again to complete the check.
     """
     now = await storage_now(storage, queue)
     [slot] = await storage.get(queue, [TICK_ID])
     request = missing_tick(schedule, slot, now)
     if request is not None:
-        await storage.enqueue(queue, [request])
+        await enqueue_tick(storage, queue, request)
     return request is not None
 
 
@@ -59,7 +66,7 @@ async def apply_declared_schedule(storage: Storage, queue: str, schedule: Schedu
         return
     if before is not None:
         logger.info("%s: the schedule %s is now %s", queue, before, schedule)
-    await storage.enqueue(queue, [request])
+    await enqueue_tick(storage, queue, request)
 
 
 def _describe(slot: Slot) -> str | None:

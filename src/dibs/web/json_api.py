@@ -189,7 +189,19 @@ ACTIONS: Final[Mapping[str, ApiWrite]] = {
     "pause_all": ApiWrite(_pause_all),
     "resume_all": ApiWrite(_resume_all),
     "configure": ApiWrite(
-        _configure, frozenset({"max_active", "per_key", "rate", "key_rate", "retention", "log_level"})
+        _configure,
+        frozenset(
+            {
+                "max_active",
+                "per_key",
+                "rate",
+                "key_rate",
+                "max_waiting",
+                "when_full",
+                "retention",
+                "log_level",
+            }
+        ),
     ),
     "cancel_flow": ApiWrite(_cancel_flow),
     "retry_flow": ApiWrite(_retry_flow),

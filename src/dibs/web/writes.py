@@ -391,6 +391,8 @@ _SETTINGS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "per_key": _limit,
     "rate": _rate,
     "key_rate": _rate,
+    "max_waiting": _limit,
+    "when_full": lambda _, text: text,
     "log_level": lambda _, text: text,
 }
 

@@ -17,9 +17,10 @@ from dibs.client.options.job_settings import ENDS, Retention
 from dibs.client.options.queue_settings import Rate, build_patch
 from dibs.errors import Refused
 from dibs.model.check_arguments import MOST_LOG_RESULTS
-from dibs.model.requests import LogLevel, Settings
+from dibs.model.requests import LogLevel, Settings, WhenFull
 
 LOG_LEVELS: Final = get_args(LogLevel)
+WHEN_FULL: Final = get_args(WhenFull)
 
 
 @click.command("configure")
@@ -33,6 +34,13 @@ LOG_LEVELS: Final = get_args(LogLevel)
     "--rate", metavar="RATE", help="How often runs start, as 5/s, 100/h, 10/30s or '5/s burst 10', or none."
 )
 @click.option("--key-rate", metavar="RATE", help="How often runs of one key start, as --rate.")
+@click.option("--max-waiting", metavar="N", help="Waiting jobs at which an enqueue adds no job, or none.")
+@click.option(
+    "--when-full",
+    type=click.Choice(WHEN_FULL),
+    metavar="refuse|drop_new",
+    help="At --max-waiting, refuse new jobs with an error, or drop them.",
+)
 @click.option(
     "--retention",
     metavar="[KIND=]DURATION",
@@ -77,6 +85,8 @@ async def command(
     per_key: str | None,
     rate: str | None,
     key_rate: str | None,
+    max_waiting: str | None,
+    when_full: WhenFull | None,
     retention: tuple[str, ...],
     log_level: str | None,
     log_age: float | None,
@@ -97,9 +107,11 @@ async def command(
         dibs configure emails --retention failed=30d --url file:./jobs
         dibs configure emails --per-key 1 --rate 5/s --url file:./jobs
         dibs configure answers --key-rate '100000/m unit 1000' --url file:./jobs
+        dibs configure emails --max-waiting 10000 --when-full drop_new --url file:./jobs
     """
     given: dict[str, Any] = {
         "paused": None if paused is None else paused == "yes",
+        "when_full": when_full,
         "log_level": log_level,
         "log_age": log_age,
         "log_bytes": log_bytes,
@@ -108,7 +120,8 @@ async def command(
         "request_key_age": request_key_age,
     }
     changes = {name: value for name, value in given.items() if value is not None}
-    changes |= _parse_limits(max_active=max_active, per_key=per_key, rate=rate, key_rate=key_rate)
+    limits = {"max_active": max_active, "per_key": per_key, "rate": rate, "key_rate": key_rate}
+    changes |= _parse_limits(**limits, max_waiting=max_waiting)
     ages = _parse_retention(retention)
     patch = build_patch(changes)  # type: ignore[arg-type]
     is_change = bool(changes or ages)
@@ -137,7 +150,7 @@ def _parse_limit(name: str, text: str) -> int | Rate | None:
         return None
     if name.endswith("rate"):
         return parse_rate(option, text)
-    least = 1 if name == "per_key" else 0
+    least = 0 if name == "max_active" else 1
     if not (text.isdecimal() and len(text) < 20 and int(text) >= least):
         raise UsageError(f"{option} is {text!r:.60}; write a whole number from {least}, or {NO_LIMIT}")
     return int(text)

@@ -6,7 +6,7 @@ import rich_click as click
 
 from dibs.cli import options
 from dibs.cli.errors import UsageError
-from dibs.cli.output import ExitCode, print_json, print_lines
+from dibs.cli.output import ExitCode, print_json, print_lines, print_warning
 from dibs.cli.parsing import parse_json, parse_moment, parse_pairs
 from dibs.cli.storage_access import connect, warn_of_similar_queue
 from dibs.client.options.job_settings import JobSettings, build_request
@@ -16,6 +16,11 @@ from dibs.model.results import EnqueueResult
 
 #: Answers to an enqueue with --reject for an id that exists already: the queue is unchanged.
 REJECTED = ("duplicate", "completed", "failed")
+#: Answers of a queue at its max_waiting, and what became of the job.
+NOT_TAKEN = {
+    "full": "refused: the queue has as many waiting jobs as its max_waiting allows; enqueue it again later",
+    "dropped": "dropped: the queue has as many waiting jobs as its max_waiting allows",
+}
 
 
 @click.command("enqueue")
@@ -60,6 +65,8 @@ async def command(
     {"args": [...], "kwargs": {...}}. A task derives the key of a job only from enqueues in Python, so pass
     --key here.
 
+    A queue at its max_waiting takes no new job: the answer is then full or dropped, with exit code 1.
+
     Example:
         dibs enqueue emails '{"to": "ada"}' --id welcome-42 --url file:./jobs
     """
@@ -87,7 +94,10 @@ async def command(
         print_json(_answer_fields(queue, answer.id or request.job.id, answer))
     else:
         print_lines(f"{answer.status} {queue}/{answer.id or request.job.id}")
-    return ExitCode.REFUSED if answer.status in REJECTED else ExitCode.DONE
+    if answer.status in NOT_TAKEN:
+        print_warning(f"{queue}/{request.job.id} was {NOT_TAKEN[answer.status]}")
+    unchanged = answer.status in REJECTED or answer.status in NOT_TAKEN
+    return ExitCode.REFUSED if unchanged else ExitCode.DONE
 
 
 def _check_rule(*, reject: bool, supersede: bool) -> None:

@@ -44,7 +44,7 @@ from dibs.errors import BadHandler, DuplicateHandler, PermanentError, Refused
 from dibs.model.check_values import check_optional_number
 from dibs.model.job import FAIL_SUFFIX, Job, JobData
 from dibs.model.limits import LIMITS
-from dibs.model.requests import SettingsPatch
+from dibs.model.requests import SettingsPatch, WhenFull
 from dibs.model.retry import Backoff, check_backoff
 from dibs.model.schedule import Every, Schedule
 
@@ -165,6 +165,12 @@ class HandlerSettings(TypedDict, total=False):
     key_rate: Rate | str | None
     """The rate of starts of one key over all workers, as in `Rate(10, per=60)` or "10/m"; None for no limit.
     A worker writes it to the storage when it starts. Default: the setting of `queue.configure`."""
+    max_waiting: int | None
+    """Waiting jobs at which an enqueue makes no new one; None is no bound. A worker writes it to the storage
+    when it starts. Default: the setting of `queue.configure`."""
+    when_full: WhenFull
+    """What an enqueue at `max_waiting` does: "refuse" raises QueueFull, "drop_new" drops the job. A worker
+    writes it to the storage when it starts. Default: the setting of `queue.configure`."""
     log_results: int
     """Longest result that the log of the queue keeps, in bytes; 0 keeps none. A worker writes it to the
     storage when it starts. Default: the setting of `queue.configure`."""
@@ -180,7 +186,9 @@ class HandlerSettings(TypedDict, total=False):
 
 
 HANDLER_SETTINGS: Final = frozenset(HandlerSettings.__annotations__)
-_QUEUE_SETTINGS: Final = ("max_active", "per_key", "rate", "key_rate", "log_results", "retention")
+_QUEUE_SETTINGS: Final = (
+    *("max_active", "per_key", "rate", "key_rate", "max_waiting", "when_full", "log_results", "retention"),
+)
 _SCHEDULING_SETTINGS: Final = ("size", "queue_priority", "executor", "strict_results")
 _ERROR_SETTINGS: Final = ("retry_on", "no_retry_on")
 _LIMIT_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff")

@@ -12,12 +12,12 @@ from attrs import frozen
 from dibs.client.options.arguments import Seconds, duration_ms
 from dibs.client.options.job_settings import Retention, build_retention, check_setting_names
 from dibs.errors import Refused
-from dibs.model.check_arguments import MOST_LOG_RESULTS, MOST_STARTS, check_rate
+from dibs.model.check_arguments import MOST_LOG_RESULTS, MOST_STARTS, MOST_WAITING, check_rate
 from dibs.model.check_values import check_optional_number, check_whole_number
 from dibs.model.duration_text import format_duration
 from dibs.model.limits import MOST_COST, SAFE_INTEGER, START_COST
 from dibs.model.plain_values import to_plain_text
-from dibs.model.requests import LogLevel, SettingsPatch, StartRate
+from dibs.model.requests import LogLevel, SettingsPatch, StartRate, WhenFull
 
 
 @frozen
@@ -149,6 +149,11 @@ class QueueSettings(TypedDict, total=False):
     """The rate at which runs of the queue may start, as in `Rate(5, per=1)` or "5/s"; None for no limit."""
     key_rate: Rate | str | None
     """The rate at which runs of one key may start, as in `Rate(10, per=60)` or "10/m"; None for no limit."""
+    max_waiting: int | None
+    """Most waiting jobs, due or not, at which an enqueue still makes a new one; None is without bound."""
+    when_full: WhenFull
+    """What an enqueue at `max_waiting` does: "refuse" raises QueueFull, "drop_new" drops the job, and its
+    ticket says so."""
     retention: Retention | Seconds | None
     """Seconds that outcomes are kept, for jobs without a retention; None is for ever."""
     log_level: LogLevel
@@ -176,6 +181,7 @@ def build_patch(changes: QueueSettings) -> SettingsPatch:
     patch: dict[str, Any] = dict(changes)
     check_optional_number("max_active", patch.get("max_active"), 0, 2**31)
     check_optional_number("per_key", patch.get("per_key"), 1, MOST_STARTS)
+    check_optional_number("max_waiting", patch.get("max_waiting"), 1, MOST_WAITING)
     check_optional_number("log_bytes", patch.get("log_bytes"), 0, 2**53)
     check_optional_number("log_results", patch.get("log_results"), 0, MOST_LOG_RESULTS)
     for name in ("rate", "key_rate"):
@@ -184,8 +190,9 @@ def build_patch(changes: QueueSettings) -> SettingsPatch:
     for name in ("log_age", "request_key_age"):
         if name in patch:
             patch[name] = duration_ms(name, patch[name])
-    if "log_level" in patch:
-        patch["log_level"] = to_plain_text(patch["log_level"])
+    for name in ("log_level", "when_full"):
+        if name in patch:
+            patch[name] = to_plain_text(patch[name])
     if "retention" in patch:
         patch["retention"] = build_retention(patch["retention"])
     return SettingsPatch(**patch)

@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.current_job import CURRENT_JOB
-from dibs.errors import Refused, Snooze
+from dibs.errors import QueueFull, Refused, Snooze
 from dibs.flow.batch.live_batch import (
     LiveBatch,
     Segment,
@@ -53,6 +53,7 @@ from dibs.flow.running.ending import CANCEL_ATTRIBUTE, NODES_ATTRIBUTE, wake_up
 from dibs.flow.running.node_calls import keep_at_least
 from dibs.model.job import Error, Job, JobData, NewJob, Outcome
 from dibs.model.requests import Cancelled, Complete, EnqueueRequest, Fail, JobPatch, Reject
+from dibs.model.rules import STOPPED
 from dibs.model.wakeup import FLOWS, Hint
 from dibs.storage.protocol import Storage
 
@@ -140,15 +141,20 @@ def _find_end(batch: LiveBatch, summary: BatchSummary, refused: Sequence[str]) -
 
 
 async def enqueue_callback(context: FlowContext, batch: LiveBatch, name: str, summary: BatchSummary) -> str:
-    """Enqueue a callback of the batch, if it has this one. Return the reason of a refusal, or ""."""
+    """Enqueue a callback of the batch, if it has this one. Return the reason of a refusal, or "".
+
+    Raise QueueFull if its queue is at its `max_waiting`; the evaluation then repeats.
+    """
     plan = batch.plan.callbacks.get(name)
     if plan is None:
         return ""
     request = build_callback(plan, name, batch.id, batch.stamp, batch.plan.keep, summary)
     try:
-        await context.client(plan.queue_of(0)).enqueue_requests([request])
+        [answer] = await context.client(plan.queue_of(0)).enqueue_requests([request])
     except Refused as error:
         return f"the callback {name} was refused: {error}"
+    if answer.status in STOPPED:
+        raise QueueFull(f"the callback {name} waits for room in {plan.queue_of(0)}", queue=plan.queue_of(0))
     return ""
 
 

@@ -19,7 +19,7 @@ from attrs import define, field
 from dibs.client.calls.current_job import current_job, flow_worker
 from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.client.options.serde import JSON
-from dibs.errors import PermanentError, Refused, Snooze
+from dibs.errors import PermanentError, QueueFull, Refused, Snooze
 from dibs.flow.batch.evaluation import BatchEvaluator, clean_up_batch
 from dibs.flow.batch.plan import is_batch
 from dibs.flow.context import FlowContext
@@ -66,6 +66,8 @@ _HAND_OFF_TIMER: Final = 0.25
 #: other ends fold into one, so that reads take at most half of the time.
 _MANY_READS: Final = 64
 _LONGEST_PAUSE: Final = 0.5
+#: Seconds until the next evaluation of a flow whose nodes wait for room in a queue with `max_waiting`.
+FULL_PAUSE: Final = 1.0
 
 
 class EvaluationError(Exception):
@@ -100,10 +102,15 @@ class Evaluator:
         seconds = SHARED_TIMERS[0] if needs_reads else SAVE_TIMER
         timer = wake_up_request(job.id, hint, delay=int(1000 * seconds))
         with _no_final_errors(job.id):
-            await asyncio.gather(
-                storage.enqueue(EVALUATIONS, [timer]),
-                self._advance(storage, opened.limits, flow),
-            )
+            try:
+                await asyncio.gather(
+                    storage.enqueue(EVALUATIONS, [timer]),
+                    self._advance(storage, opened.limits, flow),
+                )
+            except QueueFull:
+                again = wake_up_request(job.id, hint, delay=int(1000 * FULL_PAUSE))
+                await storage.enqueue(EVALUATIONS, [again])
+                return
             if flow.state.is_over:
                 await storage.enqueue(EVALUATIONS, [wake_up_request(job.id, hint)])
         self._cache.put(flow)
@@ -119,6 +126,8 @@ class Evaluator:
                 await self._evaluate(SharedRequests.of(opened), opened.limits, id, hint)
         except FlowChanged:
             raise Snooze(delay=_HAND_OFF_TIMER) from None
+        except QueueFull:
+            raise Snooze(delay=FULL_PAUSE) from None
 
     async def _evaluate(self, storage: Storage, limits: Limits, id: str, hint: bytes) -> None:
         began = time.monotonic()

@@ -17,7 +17,7 @@ from dibs.client.calls.current_job import flow_worker
 from dibs.client.connection.open_storage import OpenStorage
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.serde import JSON, Serde
-from dibs.errors import ConfigurationError, PermanentError, Refused
+from dibs.errors import ConfigurationError, PermanentError, QueueFull, Refused
 from dibs.flow.arguments import encode_call
 from dibs.flow.context import FlowContext
 from dibs.flow.plan import (
@@ -37,7 +37,7 @@ from dibs.model.job import JobData, NewJob, Outcome, OutcomeRetention, Slot
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import End, EnqueueRequest, Reject, Settlement
 from dibs.model.results import EnqueueResult
-from dibs.model.rules import ticket_state
+from dibs.model.rules import STOPPED, ticket_state
 from dibs.model.wakeup import FLOWS, node_number
 from dibs.storage.protocol import Storage
 
@@ -184,7 +184,8 @@ async def enqueue_nodes(context: FlowContext, storage: Storage, limits: Limits, 
     """Enqueue the nodes that are ready, and note their revisions. Return whether any node was ready.
 
     A node that cannot be enqueued is noted as failed, with a text. A repeat after a crash is safe: each
-    request has a request_key.
+    request has a request_key. Raise QueueFull if the queue of a node is at its `max_waiting`. The node is
+    part of an accepted flow, so the evaluation repeats, whatever `when_full` says.
     """
     found = flow.state.take_ready()
     ready = found if flow.is_current else await _note_known(storage, flow, found)
@@ -200,8 +201,13 @@ async def enqueue_nodes(context: FlowContext, storage: Storage, limits: Limits, 
                 flow.state.end(number, FAILED)
             else:
                 by_queue.setdefault(flow.plan.queue_of(number), []).append((number, request))
-        for queue, items in by_queue.items():
-            await _send(context.client(queue), storage, flow, items, limits)
+        full = [
+            queue
+            for queue, items in by_queue.items()
+            if not await _send(context.client(queue), storage, flow, items, limits)
+        ]
+        if full:
+            raise QueueFull(f"the nodes wait for room in {', '.join(full)}", queue=full[0])
     return bool(found)
 
 
@@ -228,7 +234,8 @@ async def _send(
     flow: LiveFlow,
     items: Sequence[tuple[int, EnqueueRequest]],
     limits: Limits,
-) -> None:
+) -> bool:
+    """Enqueue nodes of one queue, and note the answers. Return False if the queue stopped some of them."""
     requests = [request for _, request in items]
     if len(items) <= MOST_SHARED and client.storage_handle.enqueue_middleware is None:
         answers = await storage.enqueue(client.name, requests)
@@ -236,13 +243,17 @@ async def _send(
         answers = await client.enqueue_requests(CheckedBatch.of(requests, limits, plain=False))
     if (worker := flow_worker()) is not None:
         worker.claim_soon(client.name)
-    for (number, _), answer in zip(items, answers, strict=True):
+    taken = [
+        (n, answer) for (n, _), answer in zip(items, answers, strict=True) if answer.status not in STOPPED
+    ]
+    for number, answer in taken:
         _apply_answer(flow, number, answer)
     # Another process has enqueued these nodes, and they may have ended since. Their wake-up may be the one
     # that started this evaluation, and no other would follow, so a read shows their state now.
     known = [number for (number, _), answer in zip(items, answers, strict=True) if answer.repeated]
     if known:
         apply_slots(flow, await read_slots(storage, flow, known))
+    return len(taken) == len(items)
 
 
 def _apply_answer(flow: LiveFlow, number: int, answer: EnqueueResult) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from attrs import define, field
 from pyarrow import fs
 
-from dibs.errors import BatchRefused, OutcomeUnknown, Refused
+from dibs.errors import BatchRefused, OutcomeUnknown, QueueFull, Refused
 from dibs.model.check_jobs import CheckedBatch
 from dibs.model.limits import LIMITS
 from dibs.model.request_columns import RequestColumns
@@ -41,7 +41,8 @@ class BatchSink(Protocol):
     def enqueue(self, columns: RequestColumns) -> Enqueued:
         """Enqueue the rows that no earlier attempt has enqueued, and retry if the reply is lost.
 
-        Raise BatchRefused, StorageError or OutcomeUnknown.
+        Raise QueueFull if the queue is at its `max_waiting` and refuses rows. The next attempt knows the rows
+        of the batch that it took, if any. Raise BatchRefused, StorageError or OutcomeUnknown.
         """
         ...
 
@@ -51,6 +52,15 @@ def open_sink(connection: StorageConnection, queue: str, key_prefix: str) -> Bat
     if (key_sets := ability(connection.storage, KeySets)) is not None:
         return KeySetSink(connection, key_sets, queue, key_prefix)
     return RequestSink(connection, queue, key_prefix)
+
+
+def _check_room(queue: str, statuses: Sequence[EnqueueStatus]) -> None:
+    if full := sum(status == "full" for status in statuses):
+        raise QueueFull(
+            f"queue {queue!r} has as many waiting jobs as its max_waiting allows, so it did not take "
+            f"{full:,} rows; write again later, or raise max_waiting",
+            queue=queue,
+        )
 
 
 @define
@@ -64,6 +74,7 @@ class RequestSink:
     def enqueue(self, columns: RequestColumns) -> Enqueued:
         batch = CheckedBatch.of(columns.requests(self._key_prefix), LIMITS, plain=False)
         results = self._send(batch)
+        _check_room(self._queue, [result.status for result in results])
         return Enqueued([result.status for result in results], sum(result.repeated for result in results))
 
     def _send(self, batch: CheckedBatch) -> Sequence[EnqueueResult]:
@@ -121,6 +132,7 @@ class KeySetSink:
         statuses = self._connection.run(
             self._storage.enqueue_batch(self._queue, self._name, self._number + 1, columns)
         )
+        _check_room(self._queue, statuses or ())
         self._number += statuses is not None
         return statuses
 

@@ -32,6 +32,9 @@ from dibs.web.reading.periodic import schedule_text
 from dibs.web.reading.recent import Recent, RecentChart, wanted_hours
 from dibs.web.reading.source import MAX_CHARACTERS, Budget, Shown, Source, to_shown
 
+#: What becomes of a new job at max_waiting.
+WHEN_FULL_TEXTS: Final = {"refuse": "refuse new jobs", "drop_new": "drop new jobs"}
+
 
 def form_values(settings: Settings) -> Mapping[str, str]:
     """Return the settings that a reader may change by name, as the form writes them; "" is no limit."""
@@ -40,6 +43,8 @@ def form_values(settings: Settings) -> Mapping[str, str]:
         "per_key": "" if settings.per_key is None else str(settings.per_key),
         "rate": "" if settings.rate is None else format_rate(settings.rate),
         "key_rate": "" if settings.key_rate is None else format_rate(settings.key_rate),
+        "max_waiting": "" if settings.max_waiting is None else str(settings.max_waiting),
+        "when_full": settings.when_full,
         "log_level": settings.log_level,
     }
 
@@ -51,6 +56,8 @@ def setting_rows(settings: Settings) -> Iterator[tuple[str, str]]:
         yield name, "no limit" if number is None else f"{number:,}"
     for name in ("rate", "key_rate"):
         yield name, _rate_text(getattr(settings, name))
+    if settings.max_waiting is not None:
+        yield "max_waiting", f"{settings.max_waiting:,}, then {WHEN_FULL_TEXTS[settings.when_full]}"
     for kind in ("completed", "failed", "cancelled"):
         age = getattr(settings.retention, kind)
         yield f"keeps {kind}", _age_text(getattr(DEFAULT_RETENTION, kind) if age is UNSET else age)
