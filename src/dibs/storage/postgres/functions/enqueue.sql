@@ -158,7 +158,7 @@ BEGIN
     kept := NULL;
     RETURN NEXT;
     statuses := NULL;
-    FOR i IN 1 .. coalesce(cardinality(olds), 0) LOOP
+    FOR i IN 1 .. coalesce(cardinality(wants), 0) LOOP
         kept := olds[i];
         IF kept.id IS NOT NULL AND (kept.expires_at IS NULL OR kept.expires_at > now_ms) THEN
             place := i;
