@@ -6,6 +6,7 @@ file storage, `lua.py` in the scripts of Redis and `sql.py` in the functions of 
 `engine.py` were written from the contract by an author who had not read the code of the kit.
 """
 
+from tests.kit.mutants import bounds as bounds
 from tests.kit.mutants import by_contract as by_contract
 from tests.kit.mutants import close_values as close_values
 from tests.kit.mutants import commit_log as commit_log
