@@ -86,7 +86,7 @@ async def command(
     rate: str | None,
     key_rate: str | None,
     max_waiting: str | None,
-    when_full: WhenFull | None,
+    when_full: str | None,
     retention: tuple[str, ...],
     log_level: str | None,
     log_age: float | None,

@@ -183,7 +183,7 @@ class CurrentJob:
     def spent(self, amount: int) -> None:
         """Say what this run has spent, for example tokens, in the unit of the rate of its task.
 
-            current_job().spent(response.usage.total_tokens)
+            current_job().spent(3_200)
 
         The rates of the queue then count this amount in place of the estimate `unit` that the start of the
         run has charged. Without a `unit` in `@app.task(rate=...)` or `key_rate`, 1,000 is one start. Several
