@@ -125,30 +125,6 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "  if queue.now >= unpack_from('>I8', text, 20) then return nil end\n",
         "",
     ),
-    "lua_a_bound_takes_one_job_more": (
-        "max_waiting is exact",
-        "include/accept",
-        "if queue.room <= 0 then",
-        "if queue.room < 0 then",
-    ),
-    "lua_a_bound_does_not_count_the_jobs_of_the_call": (
-        "max_waiting is exact",
-        "include/accept",
-        "      queue.room = queue.room - 1\n",
-        "",
-    ),
-    "lua_a_bound_takes_a_batch_that_does_not_fit": (
-        "max_waiting is exact",
-        "include/enqueue_requests",
-        "may_stop = queue.room < #ids",
-        "may_stop = queue.room <= 0",
-    ),
-    "lua_a_stopped_request_is_remembered_by_its_key": (
-        "a stopped request changes nothing",
-        "include/enqueue_requests",
-        "if request.key and status < STATUS_FULL then",
-        "if request.key then",
-    ),
 }
 
 for name, (sentence, file, old, new) in LINES.items():

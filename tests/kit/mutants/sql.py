@@ -163,42 +163,6 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "    PERFORM note_start(j.q, level, at, after);",
         "",
     ),
-    "sql_a_bound_takes_one_job_more": (
-        "max_waiting is exact",
-        "enqueue",
-        "IF left_room <= 0 THEN",
-        "IF left_room < 0 THEN",
-    ),
-    "sql_a_bound_does_not_count_the_jobs_of_the_call": (
-        "max_waiting is exact",
-        "enqueue",
-        "            left_room := left_room - 1;\n",
-        "",
-    ),
-    "sql_a_bound_takes_a_batch_that_does_not_fit": (
-        "max_waiting is exact",
-        "enqueue",
-        "coalesce(room >= cardinality(ids), true)",
-        "coalesce(room > 0, true)",
-    ),
-    "sql_active_jobs_count": (
-        "max_waiting counts the waiting jobs, due or not",
-        "enqueue",
-        "LIMIT most + active) x) - active;",
-        "LIMIT most + active) x);",
-    ),
-    "sql_jobs_that_a_key_holds_back_do_not_count": (
-        "max_waiting counts the waiting jobs, due or not",
-        "enqueue",
-        "IF qu.has_held_back AND waiting < most THEN",
-        "IF false THEN",
-    ),
-    "sql_a_stopped_request_is_remembered_by_its_key": (
-        "a stopped request changes nothing",
-        "enqueue",
-        "IF once[i] IS NOT NULL AND answer.status IN ('full', 'dropped') THEN",
-        "IF false THEN",
-    ),
 }
 
 #: The same for bugs in batches with live and new ids.
