@@ -177,7 +177,7 @@ def by_level(mutants: Sequence[Mutant], known: dict[str, Figures]) -> str:
         cells = []
         for where in GROUPS:
             tried = [known.get(display_name(one), UNKNOWN)[at] for one in mutants if one.where == where]
-            tried = [figure for figure in tried if figure not in (NOT_TRIED, *UNKNOWN)]
+            tried = [figure for figure in tried if figure != NOT_TRIED]
             found = sum(figure != NOT_FOUND for figure in tried)
             cells.append(f"{found} of {len(tried)}" if tried else NOT_TRIED)
         lines.append(f"| {level} | {' | '.join(cells)} |")
