@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dibs.model import rules
 from dibs.model.job import EMPTY, Job, Slot
-from dibs.model.requests import Settings
+from dibs.model.requests import Reject, Settings
 from dibs.model.results import EnqueueResult
 from dibs.storage.indexed import enqueueing
 from dibs.storage.indexed.index import Index
@@ -81,7 +81,7 @@ def a_bound_stops_no_reject(patch: Patch) -> None:
     admit = enqueueing.admit
 
     def admitted(index: Index, queue: QueueIndex, new: Any, rule: Any, *, bounded: bool = False) -> Any:
-        return admit(index, queue, new, rule, bounded=bounded and not isinstance(rule, rules.Reject))
+        return admit(index, queue, new, rule, bounded=bounded and not isinstance(rule, Reject))
 
     patch.setattr(enqueueing, "admit", admitted)
 
