@@ -408,3 +408,23 @@ async def test_a_transaction_that_is_rolled_back_lowers_no_start(
     await caller.rollback()
 
     assert risen == await rows(connection, STARTS)
+
+
+async def test_a_note_of_another_incarnation_hides_no_job_and_breaks_no_claim(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    """In a restored dump, the id of the noted transaction is that of another one, or of none yet."""
+    lease = await leased(storage)
+    connection, caller = await connect(), await connect()
+    await storage.enqueue("q", [asked("first")])
+    await storage.in_transaction(caller).enqueue("q", [asked("late")])
+    await pass_jobs(storage, lease, 1000)
+    await storage._starts.run(["q"])
+    await caller.commit()
+    await connection.execute(
+        "UPDATE marks SET writer = '999999999999', incarnation = incarnation + 1 WHERE kind = 'o'"
+    )
+    await connection.commit()
+
+    assert [] == await rows(connection, HIDDEN)
+    assert ["late"] == [job.id for job in (await storage.claim("q", lease, 9)).jobs]

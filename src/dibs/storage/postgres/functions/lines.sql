@@ -79,7 +79,8 @@ BEGIN
 END $$;
 
 -- line_start(queue, priority) -> where claims of a line begin: at the newest c, or at the lowest l after it, or o after it
--- whose transaction has committed.
+-- whose transaction has committed. Postgres raises an error for the id of a transaction that it has not begun, so an o of
+-- another incarnation is not asked about.
 CREATE OR REPLACE FUNCTION line_start(wanted integer, level smallint, OUT run_at bigint, OUT seq bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -89,7 +90,8 @@ BEGIN
         SELECT * FROM marks k WHERE k.q = wanted AND k.priority = level
         ORDER BY k.q, k.priority DESC, k.n DESC
     LOOP
-        CONTINUE WHEN m.kind = 'p' OR coalesce(pg_xact_status(m.writer), 'committed') <> 'committed';
+        CONTINUE WHEN CASE WHEN m.kind = 'o' AND m.incarnation = incarnation_now('numbers'::regclass)
+            THEN coalesce(pg_xact_status(m.writer), 'committed') <> 'committed' ELSE m.kind = 'p' END;
         IF run_at IS NULL OR (m.run_at, m.seq) < (run_at, seq) THEN
             run_at := m.run_at;
             seq := m.seq;
@@ -232,7 +234,8 @@ BEGIN
         INSERT INTO marks VALUES (p.q, p.priority, fresh, 'c', place.run_at, place.seq);
         -- A transaction that an earlier raise has noted keeps its place if it is lower.
         INSERT INTO marks
-        SELECT p.q, p.priority, nextval('numbers'), 'o', x.place[1], x.place[2], x.writer FROM (
+        SELECT p.q, p.priority, nextval('numbers'), 'o', x.place[1], x.place[2], x.writer,
+               incarnation_now('numbers'::regclass) FROM (
             SELECT o.writer, CASE WHEN o.writer = ANY (low) THEN ARRAY[0, 0]::bigint[] ELSE least(
                 ARRAY[w.run_at, w.seq],
                 (SELECT min(ARRAY[b.run_at, b.seq]) FROM unnest(noted) b WHERE b.writer = o.writer)) END AS place

@@ -194,8 +194,9 @@ CREATE TABLE claims (
 -- 120,000 of them take 19 ms. Rows are only added and deleted, and read from the highest `n`, so a reader meets no dead
 -- row. Kinds: c: claims begin here; l: a job came to wait below that place, and claims begin here if it is lower; p:
 -- the proposal of a higher place, which only writers of waiting jobs read; o: `writer`, a transaction that was open when
--- the start rose, may have made a job wait from this place on, and claims begin here once it has committed. See
--- functions/lines.sql.
+-- the start rose, may have made a job wait from this place on, and claims begin here once it has committed. In another
+-- `incarnation` of the server or the schema, as after a restored dump, the id of the writer means nothing, and claims
+-- begin here at once. See functions/lines.sql.
 CREATE TABLE marks (
     q integer NOT NULL,
     priority smallint NOT NULL,
@@ -203,7 +204,8 @@ CREATE TABLE marks (
     kind "char" NOT NULL,
     run_at bigint NOT NULL,
     seq bigint NOT NULL,
-    writer xid8
+    writer xid8,
+    incarnation bigint
 );
 
 CREATE UNIQUE INDEX marks_newest ON marks (q, priority DESC, n DESC);
