@@ -427,4 +427,4 @@ async def test_a_note_of_another_incarnation_hides_no_job_and_breaks_no_claim(
     await connection.commit()
 
     assert [] == await rows(connection, HIDDEN)
-    assert ["late"] == [job.id for job in (await storage.claim("q", lease, 9)).jobs]
+    assert ["late"] == [job.id for job in (await storage.claim("q", lease, 1)).jobs]
