@@ -79,7 +79,7 @@ def read_sizes(url: str) -> Sizes:
 
 @contextmanager
 def old_snapshot(server: PostgresServer, holder: str, enqueue: str) -> Iterator[None]:
-    """Let another session hold a snapshot. `enqueue` is a statement that enqueues a job."""
+    """Hold a snapshot in another session. `holder` is one of HOLDERS; `enqueue` is an SQL statement."""
     with ExitStack() as stack:
         if holder == "dump":
             command = [str(server.found.path / "pg_dump"), "--dbname", server.url]

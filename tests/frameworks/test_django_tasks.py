@@ -42,7 +42,7 @@ def test_the_cases_of_the_backend_pass(postgres_server: PostgresServer, mode: st
         )
 
         assert 0 == done.returncode, done.stdout + done.stderr
-        assert "Ran 13 tests" in done.stderr
+        assert "Ran 14 tests" in done.stderr
 
 
 def test_the_cases_pass_on_another_storage(postgres_server: PostgresServer, tmp_path: Path) -> None:

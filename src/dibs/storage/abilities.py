@@ -123,8 +123,8 @@ class KeySets(Protocol):
 
         Return their statuses, or None if the set has a batch of this number already: then nothing is
         enqueued, and the caller reads the set and sends the members that it lacks. If a status is `full`, the
-        step has changed nothing, too. The keys are remembered
-        for the `request_key_age` of the queue. Raise the errors of `enqueue`.
+        step has changed nothing, too. The keys are remembered for the `request_key_age` of the queue. Raise
+        the errors of `enqueue`.
         """
         ...
 

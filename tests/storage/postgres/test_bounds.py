@@ -10,11 +10,15 @@ import pytest
 from psycopg import IsolationLevel
 
 from dibs.errors import StorageError
+from dibs.model.request_columns import RequestColumns, make_member
 from dibs.model.requests import SettingsPatch
 from dibs.storage.postgres import PostgresStorage
 from tests.storage.postgres.jobs import asked, claimed
 
 Connect = Callable[[], Any]
+BATCH = RequestColumns(
+    ids=["a", "b", "c"], payloads=[b"1"] * 3, members=[make_member(id * 12, 0) for id in (b"a", b"b", b"c")]
+)
 
 
 async def statuses(enqueue: Any) -> list[str]:
@@ -80,3 +84,18 @@ async def test_a_stopped_enqueue_wakes_no_worker(storage: PostgresStorage) -> No
     await storage.enqueue("q", [asked("b")])
 
     assert not (await storage.wait(["q"], since=since, timeout=0.3)).woken
+
+
+async def test_a_batch_that_a_bound_refuses_changes_nothing(storage: PostgresStorage) -> None:
+    await storage.configure("q", SettingsPatch(max_waiting=2))
+    refused = await storage.enqueue_batch("q", "run/0", 1, BATCH)
+    after = (await storage.counts(["q"]))["q"].waiting
+    await storage.configure("q", SettingsPatch(when_full="drop_new"))
+    dropped = await storage.enqueue_batch("q", "run/0", 1, BATCH)
+    again = await storage.enqueue_batch("q", "run/0", 1, BATCH)
+
+    assert ["queued", "queued", "full"] == list(refused or ())
+    assert 0 == after
+    assert ["queued", "queued", "dropped"] == list(dropped or ())
+    assert again is None
+    assert 2 == (await storage.counts(["q"]))["q"].waiting

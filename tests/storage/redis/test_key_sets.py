@@ -70,3 +70,18 @@ async def test_a_damaged_batch_is_reported(
 
     with pytest.raises(StorageDamaged, match="request_key"):
         await storage.read_key_set("q", "run/0")
+
+
+async def test_a_batch_that_a_bound_refuses_changes_nothing(storage: RedisStorage) -> None:
+    await storage.configure("q", SettingsPatch(max_waiting=2))
+    refused = await storage.enqueue_batch("q", "run/0", 1, columns("a", "b", "c"))
+    after = (await storage.counts(["q"]))["q"].waiting
+    await storage.configure("q", SettingsPatch(when_full="drop_new"))
+    dropped = await storage.enqueue_batch("q", "run/0", 1, columns("a", "b", "c"))
+    again = await storage.enqueue_batch("q", "run/0", 1, columns("a", "b", "c"))
+
+    assert ["queued", "queued", "full"] == list(refused or ())
+    assert 0 == after
+    assert ["queued", "queued", "dropped"] == list(dropped or ())
+    assert again is None
+    assert 2 == (await storage.counts(["q"]))["q"].waiting

@@ -72,7 +72,7 @@ class RunEnvironment:
     report_waits: Callable[[int], None] | None = None
     #: Called with the new value of `CurrentJob.amount_spent`, in such a child process.
     report_spent: Callable[[int], None] | None = None
-    #: What the start of a run has charged to the rates of the queue, in the unit of `CurrentJob.spent`.
+    #: The amount that the rates of the queue count for the start of a run, in the unit of `CurrentJob.spent`.
     unit: int = START_COST
     #: The worker of this process; None in tests and in a child process of the executor "process".
     worker: FlowWorker | None = None

@@ -179,7 +179,7 @@ class Handler:
     size: int = SIZE
     #: A worker serves queues with a higher number first.
     queue_priority: int = 100
-    #: What the start of a run counts as, in the unit of `CurrentJob.spent`.
+    #: The amount that the rates of the queue count for the start of a run, in the unit of `CurrentJob.spent`.
     unit: int = START_COST
     executor: Executor = "auto"
     #: True if a result that cannot be encoded fails the run.

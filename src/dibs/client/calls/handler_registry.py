@@ -169,7 +169,7 @@ class HandlerSettings(TypedDict, total=False):
     """Waiting jobs at which an enqueue makes no new one; None is no bound. A worker writes it to the storage
     when it starts. Default: the setting of `queue.configure`."""
     when_full: WhenFull
-    """What an enqueue at `max_waiting` does: "refuse" raises QueueFull, "drop_new" drops the job. A worker
+    """The answer to a new job at `max_waiting`: "refuse" raises QueueFull, "drop_new" drops the job. A worker
     writes it to the storage when it starts. Default: the setting of `queue.configure`."""
     log_results: int
     """Longest result that the log of the queue keeps, in bytes; 0 keeps none. A worker writes it to the

@@ -152,7 +152,7 @@ class QueueSettings(TypedDict, total=False):
     max_waiting: int | None
     """Most waiting jobs, due or not, at which an enqueue still makes a new one; None is without bound."""
     when_full: WhenFull
-    """What an enqueue at `max_waiting` does: "refuse" raises QueueFull, "drop_new" drops the job, and its
+    """The answer to a new job at `max_waiting`: "refuse" raises QueueFull, "drop_new" drops the job, and its
     ticket says so."""
     retention: Retention | Seconds | None
     """Seconds that outcomes are kept, for jobs without a retention; None is for ever."""

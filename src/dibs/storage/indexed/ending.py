@@ -1,4 +1,4 @@
-"""What all ends of a job share, and the request that a run ends."""
+"""The ends of runs: an end stores its outcome and promotes the successor. And the request to end a run."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.test import TransactionTestCase
 
+from dibs import QueueFull
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.django_tasks import api
 from dibs.django_tasks.backend import DibsBackend
@@ -47,6 +48,21 @@ class BackendCases(TransactionTestCase):
         self.assertLessEqual(result.started_at, result.finished_at)
         self.assertEqual(5, write_invoice.get_result(result.id).task.priority)
         self.assertEqual(f"invoice-{order.pk}.pdf", Order.objects.get(pk=order.pk).invoice)
+
+    def test_a_queue_at_its_bound_refuses_or_drops_a_task(self) -> None:
+        queue = BACKEND.app.queue("default").sync
+        self.addCleanup(queue.configure, max_waiting=None, when_full="refuse")
+        queue.configure(max_waiting=1)
+        taken = describe.enqueue()
+        with self.assertRaises(QueueFull):
+            describe.enqueue()
+        queue.configure(when_full="drop_new")
+        dropped = describe.enqueue()
+
+        self.assertIsNotNone(taken.enqueued_at)
+        self.assertIsNone(dropped.enqueued_at)
+        with self.assertRaises(api.TaskResultDoesNotExist):
+            BACKEND.get_result(dropped.id)
 
     def test_a_failed_task_has_its_error(self) -> None:
         result = write_invoice.enqueue(12345)
