@@ -285,9 +285,9 @@ An id occurs twice in a call, with a place for one.
 Jobs come back, are promoted, follow, fail and are retried above the bound. [restarts]
     each $when = refuse drop_new:
         grant; set fail_handler=yes; enqueue {a-f}; claim; enqueue a b; set max_waiting=1 when_full=$when
-        complete a then=g+h+other>i; enqueue new; fail b error=E then=j; retry c delay=7; release d
+        complete a then=g+h+i; enqueue new; fail b error=E then=j; retry c delay=7; release d
         enqueue new; fail e error=E; retry_failed e; enqueue new; claim; enqueue new; compare
-        forget a b c d e f g h j new; set max_waiting=none fail_handler=no
+        forget a b c d e f g h i j new; set max_waiting=none fail_handler=no
 A successor that an update promotes counts for the later requests of its call. [restarts]
     grant; enqueue a b; claim; hand_off a; hand_off b; set max_waiting=2
     enqueue c, a b on_conflict=supersede:yes, d; enqueue e

@@ -196,6 +196,11 @@ class FixedHistory:
     tags: Sequence[str]
     steps: Sequence[str]
 
+    @property
+    def crosses_queues(self) -> bool:
+        """Return whether a follow-up is for another queue, which needs the capability `cross_queue`."""
+        return any(re.search(r"\bthen=\S*>", step) for step in self.steps)
+
     def __call__(self, lockstep: Lockstep) -> None:
         Player(lockstep).play(*self.steps)
 
@@ -531,7 +536,12 @@ def play_history(
     compare_each: bool = True,
     interruptions: Interruptions | None = None,
 ) -> None:
-    """Run one history at a new location, with several handles if the storage allows them."""
+    """Run one history at a new location, with several handles if the storage allows them.
+
+    A history that needs the capability `cross_queue` is left out where the storage does not claim it.
+    """
+    if isinstance(play, FixedHistory) and play.crosses_queues and not session.cross_queue:
+        return
     session.examples += 1
     session.story.begin()
     location = session.locations.new()

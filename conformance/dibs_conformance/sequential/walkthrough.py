@@ -412,9 +412,6 @@ A retention of a job and of a queue is replaced completely by one with a single 
 queues() names each queue that got a job: by an enqueue, by a failed settlement, and by a failed finish.
     grant hour q r; set fail_handler=yes; set fail_handler=yes in=r; enqueue a; enqueue a in=r; claim; fail a
     claim in=r; hand_off a in=r; finish fail a in=r; queues
-""")
-#: The histories for storages with the capability `cross_queue`.
-CROSS_QUEUE: Final = read_histories("""
 A follow-up of a settlement, and one of a finish, is the first job of another queue.
     grant; enqueue a b; claim; complete a then=c>a+c>b; hand_off b; finish complete b then=d>a; compare q c d
     queues
@@ -554,8 +551,7 @@ def walk_through(session: ExampleSession) -> None:
         play_history(session, first)
     play_history(session, use_two_handles, handles=2)
     play_history(session, lambda lockstep: move_each_state(lockstep, session))
-    crossing: tuple[Callable[[Lockstep], None], ...] = CROSS_QUEUE if session.cross_queue else ()
-    for play in CLOSE_VALUES + LAST + crossing:
+    for play in CLOSE_VALUES + LAST:
         play_history(session, play, compare_each=is_compared(play))
 
 
