@@ -350,6 +350,8 @@ class Dibs:
         - `tz`: time zone of `cron`, as in "Europe/Berlin". Default "UTC".
         - `catch_up`: True runs a periodic task once after it missed ticks; False skips to the next tick.
           Default True.
+        - `overlap`: what becomes of a tick that falls due during a run: "queue" runs it after that run,
+          "skip" leaves it out, and "replace" asks the run to stop and then runs the tick. Default "queue".
 
         Raises BadHandler if a worker could not import the function, Refused naming a setting that is not
         allowed, DuplicateHandler if the queue has a handler already.

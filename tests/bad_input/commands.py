@@ -97,6 +97,7 @@ COMMANDS = [
         ("configure q --max-active 1.5", USAGE, "--max-active"),
         ("configure q --per-key 0", USAGE, "--per-key"),
         ("configure q --per-key x", USAGE, "--per-key"),
+        ("configure q --max-waiting 0", USAGE, "--max-waiting"),
         ("configure q --per-key 1000001", REFUSED, "per_key"),
         ("configure q --rate 5", USAGE, "--rate"),
         ("configure q --rate 0/s", USAGE, "--rate"),

@@ -22,6 +22,8 @@ SCHEDULES = rows(
     ("task.schedule('a', task.bind('a'), every='5 parsecs')", Refused, "every"),
     ("task.schedule('a', task.bind('a'), every=4e8)", Refused, "every"),
     ("task.schedule('a', task.bind('a'), every=60, catch_up='no')", Refused, "catch_up"),
+    ("task.schedule('a', task.bind('a'), every=60, overlap='both')", Refused, "overlap"),
+    ("task.schedule('a', task.bind('a'), every=60, overlap=None)", Refused, "overlap"),
     ("task.schedule('a', 'an argument', every=60)", Refused, "call"),
     ("task.schedule('a', queue.bind(1), every=60)", Refused, "call"),
     ("task.schedule('a', every=60)", Refused, "address"),

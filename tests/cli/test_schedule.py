@@ -90,12 +90,12 @@ def test_schedule_changes_schedules_by_name(shell: Shell) -> None:
 
     shell.type("enqueue", "q", "1")
     shell.type("schedule", "add", "q", "night", "2", "--cron", "0 3 * * *", "--tz", "Europe/Berlin")
-    shell.type("schedule", "add", "q", "often", "2", "--every", "30m", "--skip-missed")
+    shell.type("schedule", "add", "q", "often", "2", "--every", "30m", "--skip-missed", "--overlap", "skip")
     shell.type("schedule", "pause", "q", "night")
 
     assert {
         "night": ("cron 0 3 * * * Europe/Berlin", "paused", 0),
-        "often": ("every 30m", "waiting", 2),
+        "often": ("every 30m, skip", "waiting", 2),
     } == listed()
     assert "resumed" == shell.json("schedule", "resume", "q", "night")["jobs"][0]["answer"]
     shell.type("schedule", "remove", "q", "often")

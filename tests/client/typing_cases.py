@@ -65,6 +65,12 @@ async def enqueue_in_bulk() -> None:
     await embed.enqueue(["a"])  # type: ignore[arg-type]
 
 
+async def replace_a_run(queue: Queue) -> None:
+    await thumbnail.options(supersede=True).enqueue("a", 1)
+    await queue.configure(max_waiting=10_000, when_full="drop_new")
+    await queue.configure(when_full="drop_old")  # type: ignore[arg-type]
+
+
 @thumbnail.on_failure
 async def alert(failure: Failure) -> None: ...
 
@@ -83,7 +89,7 @@ async def keep(ending: Ending) -> None:
     ending.retention = Retention(completed=None)
 
 
-@app.task(every="5m", catch_up=False)
+@app.task(every="5m", catch_up=False, overlap="replace")
 async def often() -> None: ...
 
 

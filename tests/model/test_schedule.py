@@ -33,6 +33,7 @@ from dibs.model.schedule import (
     SCHEDULE_ATTRIBUTE,
     TICK_ID,
     Every,
+    Overlap,
     Schedule,
     changed_tick,
     missing_tick,
@@ -100,6 +101,16 @@ def test_a_tick_that_fell_due_during_the_run(*, catch_up: bool, expected: int) -
 
     assert isinstance(ended, Complete)
     assert [tick(expected * MINUTE, catch_up=catch_up)] == [then.job for then in ended.then]
+
+
+@pytest.mark.parametrize(("overlap", "expected"), [("queue", 11), ("skip", 14), ("replace", 11)])
+def test_a_tick_that_falls_due_during_a_run_is_queued_or_skipped(overlap: Overlap, expected: int) -> None:
+    schedule = Schedule(times=Every(MINUTE), overlap=overlap)
+    ended = with_next_tick(schedule, "q", TICK_ID, Complete(), claimed_at=10 * MINUTE, now=13 * MINUTE + 1)
+
+    assert isinstance(ended, Complete)
+    assert [schedule.job(TICK_ID, expected * MINUTE)] == [then.job for then in ended.then]
+    assert schedule == read_schedule(ended.then[0].job.data)
 
 
 @pytest.mark.parametrize("how", [Release(), Cancelled(), HandOff()])

@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
+from msgspec.structs import replace
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.handler_registry import build_times
+from dibs.client.calls.handler_registry import schedule_of
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.arguments import Seconds, utc_datetime
 from dibs.client.status import Status, slot_status
@@ -27,7 +28,7 @@ from dibs.errors import Refused
 from dibs.model.check_values import check_optional_number
 from dibs.model.job import JobData, Slot
 from dibs.model.requests import DEFAULT_UPDATE
-from dibs.model.schedule import PAUSED_UNTIL, Every, Schedule
+from dibs.model.schedule import PAUSED_UNTIL, Every, Overlap
 
 if TYPE_CHECKING:
     from dibs.client.sync.queue import BlockingSchedules
@@ -51,6 +52,8 @@ class ScheduleStatus:
     """The interval in seconds; None for a schedule with a cron expression."""
     catch_up: bool
     """True runs the job once after missed times; False skips to the next time."""
+    overlap: Overlap
+    """What becomes of a time during a run: "queue", "skip" or "replace", as in `app.task(...)`."""
     paused: bool
     """True from `pause` to `resume`."""
     next_run: datetime | None
@@ -88,6 +91,7 @@ class Schedules:
         every: Seconds | None = None,
         tz: str | None = None,
         catch_up: bool = True,
+        overlap: Overlap = "queue",
     ) -> ScheduleStatus:
         """Make a schedule, or change the one with this name in place. It may be repeated.
 
@@ -96,17 +100,15 @@ class Schedules:
         - `name`: 1 to 503 bytes.
         - `call`: the job of each run, made with `task.bind(...)` or `queue.bind(...)` of this queue. It may
           have options such as `priority` and `timeout`, but no id, time, `on_conflict` and `start_by`.
-        - `cron` and `tz`, or `every`, and `catch_up`: as in `app.task(...)`.
+        - `cron` and `tz`, or `every`, `catch_up` and `overlap`: as in `app.task(...)`.
 
         New times apply from now on; a run that is due already still comes. A change of the call alone keeps
         the time of the next run. An active run ends with its own arguments. A paused schedule stays paused.
         Returns the schedule. Raises Refused naming the argument at fault, StorageError, OutcomeUnknown.
         """
         id = schedule_id(name)
-        times = build_times({"cron": cron, "every": every, "tz": tz})
-        if not isinstance(catch_up, bool):
-            raise Refused(f"catch_up is {catch_up!r}; it must be True or False", field="catch_up")
-        schedule = Schedule(times=times, data=self._data_of(call), catch_up=catch_up)
+        options = {"cron": cron, "every": every, "tz": tz, "catch_up": catch_up, "overlap": overlap}
+        schedule = replace(schedule_of(options), data=self._data_of(call))
         storage = await self._client.bounded_storage()
         await set_schedule(storage, self._client.name, id, schedule)
         status = await self.get(name)
@@ -211,6 +213,7 @@ class Schedules:
             tz=None if cron is None else cron.tz,
             every=times.length / 1000 if isinstance(times, Every) else None,
             catch_up=schedule is None or schedule.catch_up,
+            overlap="queue" if schedule is None else schedule.overlap,
             paused=schedule is not None and schedule.paused,
             next_run=None if next_run is None or next_run == PAUSED_UNTIL else utc_datetime(next_run),
             job=job,

@@ -49,6 +49,7 @@ from dibs.client.ticket import (
 from dibs.errors import Refused
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import EnqueueResult
+from dibs.model.schedule import Overlap
 
 if TYPE_CHECKING:
     from dibs.client.sync.task import BlockingTask, BlockingTaskEnqueuer
@@ -274,6 +275,7 @@ class Task(TaskEnqueuer[P, R]):
         every: Seconds | None = None,
         tz: str | None = None,
         catch_up: bool = True,
+        overlap: Overlap = "queue",
     ) -> ScheduleStatus:
         """Run a call of the task again and again, by a schedule with a name, and return the schedule.
 
@@ -284,7 +286,7 @@ class Task(TaskEnqueuer[P, R]):
         resumes and removes schedules; see its method `set` for the arguments and errors.
         """
         call = self.bind() if call is None else call  # type: ignore[call-arg]
-        times: Any = {"cron": cron, "every": every, "tz": tz, "catch_up": catch_up}
+        times: Any = {"cron": cron, "every": every, "tz": tz, "catch_up": catch_up, "overlap": overlap}
         return await self.queue.schedules.set(name, call, **times)
 
     def ticket(self, id: str, revision: int) -> Ticket[R]:

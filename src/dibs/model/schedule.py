@@ -11,7 +11,7 @@ Times are ms since the epoch, UTC.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -49,6 +49,9 @@ SCHEDULE_ATTRIBUTE: Final = "dibs.schedule"
 #: The attribute with the ScheduleState of a tick, if it has one.
 STATE_ATTRIBUTE: Final = "dibs.schedule_state"
 ScheduleState = Literal["paused", "removed"]
+#: What becomes of a tick that falls due while the run of an earlier one is active.
+Overlap = Literal["queue", "skip", "replace"]
+OVERLAPS: Final[tuple[Overlap, ...]] = get_args(Overlap)
 #: The run_at of the next tick of a paused schedule.
 PAUSED_UNTIL: Final = LATEST_TIME
 #: The time in ms after which a waiting tick counts as missed, for schedules without `catch_up`.
@@ -84,6 +87,8 @@ class Schedule(Struct, frozen=True, kw_only=True):
     data: JobData = JobData()
     #: True to run one tick late after missed ticks; False to skip to the next tick.
     catch_up: bool = True
+    #: `queue` runs one tick after the run, `skip` none, and `replace` asks the run to stop.
+    overlap: Overlap = "queue"
     paused: bool = False
 
     def next_tick(self, instant: int) -> int:
@@ -101,6 +106,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
         """Return the times as text, such as "cron 0 3 * * * in Europe/Berlin" or "every 60000 ms"."""
         times = self.times
         late = "" if self.catch_up else ", without catch_up"
+        late += "" if self.overlap == "queue" else f", overlap {self.overlap}"
         if isinstance(times, Every):
             return f"every {times.length} ms{late}"
         return f"cron {times.expression} in {times.tz}{late}"
@@ -111,20 +117,27 @@ def _encode(schedule: Schedule) -> bytes:
     fields: dict[str, Any] = (
         {"every": times.length} if isinstance(times, Every) else {"cron": times.expression, "tz": times.tz}
     )
-    return msgspec.json.encode(fields if schedule.catch_up else {**fields, "catch_up": False})
+    if not schedule.catch_up:
+        fields["catch_up"] = False
+    if schedule.overlap != "queue":
+        fields["overlap"] = schedule.overlap
+    return msgspec.json.encode(fields)
 
 
 @lru_cache(maxsize=1024)
-def _decode(encoded: bytes) -> tuple[Every | Cron, bool]:
-    """Return the times and `catch_up` of a stored schedule. Raise Refused."""
+def _decode(encoded: bytes) -> Schedule:
+    """Return a stored schedule without its data. Raise Refused."""
     try:
         fields = msgspec.json.decode(encoded, type=dict[str, Any])
-        catch_up = bool(fields.get("catch_up", True))
+        overlap = msgspec.convert(fields.get("overlap", "queue"), Overlap)
+        times: Every | Cron
         if "every" in fields:
-            return Every(max(1, int(fields["every"]))), catch_up
-        from dibs.model.cron import Cron  # noqa: PLC0415 - imports calendars and time zones
+            times = Every(max(1, int(fields["every"])))
+        else:
+            from dibs.model.cron import Cron  # noqa: PLC0415 - imports calendars and time zones
 
-        return Cron(fields["cron"], fields.get("tz", "UTC")), catch_up
+            times = Cron(fields["cron"], fields.get("tz", "UTC"))
+        return Schedule(times=times, catch_up=bool(fields.get("catch_up", True)), overlap=overlap)
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         text = f"the attribute {SCHEDULE_ATTRIBUTE} is {encoded[:100]!r}, which is no schedule: {error}"
         raise Refused(text, field="attributes") from None
@@ -140,12 +153,9 @@ def read_schedule(data: JobData) -> Schedule | None:
     encoded = data.attributes.get(SCHEDULE_ATTRIBUTE)
     if encoded is None:
         return None
-    times, catch_up = _decode(encoded)
     own = {k: v for k, v in data.attributes.items() if k not in (SCHEDULE_ATTRIBUTE, STATE_ATTRIBUTE)}
     paused = read_state(data.attributes) == "paused"
-    return Schedule(
-        times=times, data=replace(data, attributes=own, memo=None), catch_up=catch_up, paused=paused
-    )
+    return replace(_decode(encoded), data=replace(data, attributes=own, memo=None), paused=paused)
 
 
 def read_state(attributes: Any) -> ScheduleState | None:
@@ -183,13 +193,48 @@ def refuse_tick(job: Job) -> Release | Cancelled | None:
 
 
 def refuse_hand_off(job: Job) -> None:
-    """Raise Refused for a tick of a schedule made at run time: `finish` could not enqueue its next tick."""
-    if job.id.startswith(NAME_PREFIX) and SCHEDULE_ATTRIBUTE in job.data.attributes:
+    """Raise Refused for a tick that may not be handed off.
+
+    `finish` could not enqueue the next tick of a schedule made at run time, and no worker would replace a run
+    that none holds.
+    """
+    if SCHEDULE_ATTRIBUTE not in job.data.attributes:
+        return
+    schedule = _readable_schedule(job.data)
+    if schedule is not None and schedule.overlap == "replace":
+        raise Refused(
+            'a run of a schedule with overlap="replace" cannot be handed off, because the worker that holds '
+            "it stops it at the next tick; enqueue a job that hands itself off",
+            field="hand_off",
+        )
+    if job.id.startswith(NAME_PREFIX):
         raise Refused(
             "the job of a schedule cannot be handed off, because its end enqueues the next one; enqueue a "
             "job that hands itself off",
             field="hand_off",
         )
+
+
+def next_replacement(schedule: Schedule, slot: Slot, *, fence: int, claimed_at: int) -> int | None:
+    """Return the time at which the next tick replaces an active run; None if the run goes on.
+
+    It is the time of what waits behind the run: a schedule may have been changed, or a tick enqueued by hand,
+    since the claim. The run has ended or lost its job if the slot has another fence.
+    """
+    current, successor = slot.current, slot.successor
+    if current is None or current.run is None or current.run.fence != fence:
+        return None
+    if successor is None or not successor.creates:
+        return schedule.next_tick(claimed_at)
+    return None if read_state(successor.data.attributes) == "removed" else successor.run_at
+
+
+def replacement(schedule: Schedule, id: str, tick: int) -> EnqueueRequest:
+    """Return the request that asks an active run to stop, and enqueues the next tick behind it.
+
+    A tick that waits there already keeps its data and its time.
+    """
+    return EnqueueRequest(job=schedule.job(id, tick), on_conflict=replace(KEEP_LIVE_TICK, supersede=True))
 
 
 def with_next_tick(
@@ -208,8 +253,9 @@ def with_next_tick(
         return _retry_by_next_tick(schedule, action, now)
     if not isinstance(action, (Complete, Fail)):
         return action
-    # With catch_up the next tick counts from the claim: a tick that fell due during the run is due at once.
-    tick = schedule.job(id, schedule.next_tick(claimed_at if schedule.catch_up else now))
+    # Else the next tick counts from the claim: a tick that fell due during the run is due at once.
+    skips = schedule.overlap == "skip" or not schedule.catch_up
+    tick = schedule.job(id, schedule.next_tick(now if skips else claimed_at))
     return replace(action, then=(*action.then, FollowUp(queue=queue, job=tick, on_conflict=KEEP_LIVE_TICK)))
 
 
@@ -240,10 +286,9 @@ def _with_kept_times(schedule: Schedule, outcome: Outcome | None) -> Schedule:
     if encoded is None:
         return schedule
     try:
-        times, catch_up = _decode(encoded)
+        return replace(_decode(encoded), data=schedule.data)
     except Refused:
         return schedule
-    return replace(schedule, times=times, catch_up=catch_up)
 
 
 def changed_tick(schedule: Schedule, id: str, slot: Slot, now: int) -> EnqueueRequest | None:

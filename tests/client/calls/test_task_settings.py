@@ -63,10 +63,11 @@ def test_a_task_carries_its_schedule(app: Dibs) -> None:
 
 
 def test_a_cron_expression_has_a_zone(app: Dibs) -> None:
-    schedule = declared(app, cron="*/5 * * * *", tz="Europe/Berlin", catch_up=False).schedule
+    schedule = declared(app, cron="*/5 * * * *", tz="Europe/Berlin", catch_up=False, overlap="skip").schedule
 
     assert isinstance(schedule, Schedule)
     assert (Cron("*/5 * * * *", "Europe/Berlin"), False) == (schedule.times, schedule.catch_up)
+    assert "skip" == schedule.overlap
 
 
 def test_without_a_zone_it_is_utc(app: Dibs) -> None:

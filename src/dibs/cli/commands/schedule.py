@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 from attrs import frozen
+from msgspec.structs import replace
 
 from dibs.cli import json_output, options
 from dibs.cli.options import Format
@@ -16,7 +17,7 @@ from dibs.cli.output import ExitCode, print_answers
 from dibs.cli.parsing import parse_json
 from dibs.cli.storage_access import connect, import_application, warn_of_new_queue
 from dibs.cli.tables import format_age, print_in_format
-from dibs.client.calls.handler_registry import build_times
+from dibs.client.calls.handler_registry import schedule_of
 from dibs.client.options.serde import JSON
 from dibs.client.stored_schedules import (
     find_schedules,
@@ -30,7 +31,7 @@ from dibs.client.stored_schedules import (
 from dibs.model.duration_text import format_duration
 from dibs.model.job import JobData, Slot
 from dibs.model.results import QueueInfo
-from dibs.model.schedule import TICK_ID, Every, Schedule
+from dibs.model.schedule import OVERLAPS, TICK_ID, Every, Overlap, Schedule
 from dibs.model.worker_record import WORKERS_QUEUE
 from dibs.storage.protocol import Storage
 
@@ -104,6 +105,12 @@ def list_(application: str | None, *, count: int, url: str | None, output: Forma
 @click.option("--cron", metavar="EXPRESSION", help='Times, as "0 3 * * *".')
 @click.option("--tz", metavar="ZONE", help="Time zone of --cron. Default: UTC.")
 @click.option("--every", type=options.Seconds(), metavar="DURATION", help="Interval, as 30m.")
+@click.option(
+    "--overlap",
+    type=click.Choice(OVERLAPS),
+    default="queue",
+    help="A time during a run: run after it, skip it, or replace the run. Default: queue.",
+)
 @click.option("--skip-missed", is_flag=True, help="Skip missed times. Default: run once after them.")
 @options.url
 @options.json
@@ -115,6 +122,7 @@ async def add(
     cron: str | None,
     tz: str | None,
     every: float | None,
+    overlap: Overlap,
     skip_missed: bool,
     url: str | None,
     json: bool,
@@ -124,9 +132,9 @@ async def add(
     Example:
         dibs schedule add report tenant-7 '{"args": ["tenant-7"], "kwargs": {}}' --cron "0 3 * * *"
     """
-    times = build_times({"cron": cron, "tz": tz, "every": every})
+    settings = {"cron": cron, "tz": tz, "every": every, "catch_up": not skip_missed, "overlap": overlap}
     payload = JSON.encode(parse_json(data, "the payload"))
-    schedule = Schedule(times=times, data=JobData(payload=payload), catch_up=not skip_missed)
+    schedule = replace(schedule_of(settings), data=JobData(payload=payload))
     id = schedule_id(name)
     async with connect(url, create=True) as storage:
         await warn_of_new_queue(storage, queue)
@@ -216,9 +224,10 @@ def _next_ticks(
 def _describe(schedule: Schedule | None) -> str:
     if schedule is None:
         return ""
+    overlap = "" if schedule.overlap == "queue" else f", {schedule.overlap}"
     if isinstance(schedule.times, Every):
-        return f"every {format_duration(schedule.times.length)}"
-    return f"cron {schedule.times.expression} {schedule.times.tz}"
+        return f"every {format_duration(schedule.times.length)}{overlap}"
+    return f"cron {schedule.times.expression} {schedule.times.tz}{overlap}"
 
 
 def _tick_fields(ticks: Ticks) -> dict[str, Any]:

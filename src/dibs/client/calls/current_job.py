@@ -326,7 +326,8 @@ class CurrentJob:
         The return value of the handler is ignored. A handler that raises an error is not handed off.
 
         Raises Refused after `then`: follow-ups belong to an end, and this run has none. Raises Refused for a
-        job of `task.schedule`, too: the end of its run enqueues the next one.
+        job of `task.schedule`, too, because the end of its run enqueues the next one, and for a schedule with
+        `overlap="replace"`.
         """
         refuse_hand_off(self._job)
         if self.follow_ups:

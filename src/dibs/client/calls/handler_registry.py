@@ -41,12 +41,13 @@ from dibs.client.options.job_settings import (
 from dibs.client.options.queue_settings import QueueSettings, Rate, build_patch, declared_unit
 from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, DuplicateHandler, PermanentError, Refused
+from dibs.model.check_arguments import check_choice
 from dibs.model.check_values import check_optional_number
 from dibs.model.job import FAIL_SUFFIX, Job, JobData
 from dibs.model.limits import LIMITS
 from dibs.model.requests import SettingsPatch, WhenFull
 from dibs.model.retry import Backoff, check_backoff
-from dibs.model.schedule import Every, Schedule
+from dibs.model.schedule import OVERLAPS, Every, Overlap, Schedule
 
 if TYPE_CHECKING:
     from dibs.model.cron import Cron
@@ -461,7 +462,7 @@ def _check_parameter_count(call: CallSignature, names: list[str]) -> None:
 
 
 class TaskSettings(HandlerSettings, total=False):
-    """Options of `@app.task(...)`: those of a handler, three for its jobs, and four for a periodic task."""
+    """Options of `@app.task(...)`: those of a handler, three for its jobs, and five for a periodic task."""
 
     priority: int
     """Priority of each job, -1000 to 1000; jobs of a higher priority run first. `task.options(priority=...)`
@@ -482,9 +483,12 @@ class TaskSettings(HandlerSettings, total=False):
     """Time zone of `cron`, as in "Europe/Berlin". Default: "UTC"."""
     catch_up: bool
     """True runs the task once after it missed ticks; False skips to the next tick. Default: True."""
+    overlap: Overlap
+    """What becomes of a tick that falls due during a run of the task: "queue" runs it after that run, "skip"
+    leaves it out, and "replace" asks the run to stop and then runs the tick. Default: "queue"."""
 
 
-SCHEDULE_SETTINGS: Final = frozenset({"every", "cron", "tz", "catch_up"})
+SCHEDULE_SETTINGS: Final = frozenset({"every", "cron", "tz", "catch_up", "overlap"})
 #: Options of a task that each of its jobs gets, unless `task.options(...)` sets them.
 TASK_JOB_SETTINGS: Final = frozenset({"priority", "start_by"})
 
@@ -503,19 +507,27 @@ def build_schedule(
             "start_by is set for a periodic task, whose ticks the storage enqueues; leave it out",
             field="start_by",
         )
-    if options.keys() == {"catch_up"}:
-        raise Refused("catch_up is set without a schedule; pass every or cron, too", field="catch_up")
-    times = build_times(options)
-    catch_up = options.get("catch_up", True)
-    if not isinstance(catch_up, bool):
-        raise Refused(f"catch_up is {catch_up!r}; it must be True or False", field="catch_up")
+    for name in ("catch_up", "overlap"):
+        if name in options and options.keys() <= {"catch_up", "overlap"}:
+            raise Refused(f"{name} is set without a schedule; pass every or cron, too", field=name)
+    schedule = schedule_of(options)
     payload = _payload_without_arguments(call, serde)
     data = JobData(
         payload=payload,
         priority=settings.get("priority", 0),
         key=None if key is None else key.derive((), {}),
     )
-    return Schedule(times=times, data=data, catch_up=catch_up)
+    return replace(schedule, data=data)
+
+
+def schedule_of(options: Mapping[str, Any]) -> Schedule:
+    """Return the schedule that SCHEDULE_SETTINGS describe, without the data of its jobs. Raises Refused."""
+    times = build_times(options)
+    catch_up, overlap = options.get("catch_up", True), options.get("overlap", "queue")
+    if not isinstance(catch_up, bool):
+        raise Refused(f"catch_up is {catch_up!r}; it must be True or False", field="catch_up")
+    check_choice("overlap", overlap, OVERLAPS)
+    return Schedule(times=times, catch_up=catch_up, overlap=overlap)
 
 
 def build_times(options: Mapping[str, Any]) -> Every | Cron:

@@ -13,6 +13,7 @@ from dibs.client.sync.background_loop import run, run_enqueue, run_with_connecti
 from dibs.client.sync.queue import BlockingQueue, BlockingTicket
 from dibs.client.sync.twin import Attribute, BlockingHandle, documented_as, reads
 from dibs.client.task import Task, TaskEnqueuer
+from dibs.model.schedule import Overlap
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,8 +68,11 @@ class BlockingTask(BlockingTaskEnqueuer[P, R]):
         every: Seconds | None = None,
         tz: str | None = None,
         catch_up: bool = True,
+        overlap: Overlap = "queue",
     ) -> ScheduleStatus:
-        made = self._source.schedule(name, call, cron=cron, every=every, tz=tz, catch_up=catch_up)
+        made = self._source.schedule(
+            name, call, cron=cron, every=every, tz=tz, catch_up=catch_up, overlap=overlap
+        )
         return run(self._storage_handle, "await task.schedule(...)", made)
 
     @documented_as(Task.ticket)

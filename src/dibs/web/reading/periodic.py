@@ -206,9 +206,10 @@ def schedule_text(schedule: Schedule | None) -> str:
     """Return a schedule in words, as "every 12 h" or "0 3 * * * in Europe/Berlin"; "" without one."""
     if schedule is None:
         return ""
+    overlap = "" if schedule.overlap == "queue" else f", {schedule.overlap}"
     if isinstance(schedule.times, Every):
-        return f"every {_length_text(schedule.times.length)}"
-    return f"{schedule.times.expression} in {schedule.times.tz}"
+        return f"every {_length_text(schedule.times.length)}{overlap}"
+    return f"{schedule.times.expression} in {schedule.times.tz}{overlap}"
 
 
 def _length_text(ms: int) -> str:

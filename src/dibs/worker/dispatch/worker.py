@@ -32,6 +32,7 @@ from dibs.worker.dispatch.queue_state import (
     PendingQueues,
     QueueState,
 )
+from dibs.worker.dispatch.replacement import TickReplacement
 from dibs.worker.dispatch.requests import Requests
 from dibs.worker.dispatch.round_trip import Reply, RoundTrip
 from dibs.worker.execution.executor import Executor, ProcessExecutor
@@ -112,6 +113,7 @@ class Worker:
             overran=self._report_overrun,
             killable=killable,
         )
+        self._replacement = TickReplacement(storage, self._start_task, self._cancel_run)
         self._executor.watch_loop(lambda: bool(self._in_flight))
         self._lease: str | None = None
         #: The lease that was last confirmed to the supervisor.
@@ -388,6 +390,7 @@ class Worker:
         deadline = None if queue.handler.executor == "process" else invocation.start_timeout(now)
         invocation.current = CurrentJob(self._environments[queue.name], job, deadline)
         self._executor.start(invocation)
+        self._replacement.watch(invocation)
 
     def _settle_run(self, invocation: Invocation, action: SettleAction) -> None:
         """Free the capacity of an ended run, and settle it in the next request."""
