@@ -12,8 +12,8 @@ from attrs import frozen
 from dibs.client.options.arguments import Seconds, duration_ms
 from dibs.client.options.job_settings import Retention, build_retention, check_setting_names
 from dibs.errors import Refused
-from dibs.model.check_arguments import MOST_LOG_RESULTS, MOST_STARTS, MOST_WAITING, check_rate
-from dibs.model.check_values import check_optional_number, check_whole_number
+from dibs.model.check_arguments import check_rate, check_settings
+from dibs.model.check_values import check_whole_number
 from dibs.model.duration_text import format_duration
 from dibs.model.limits import MOST_COST, SAFE_INTEGER, START_COST
 from dibs.model.plain_values import to_plain_text
@@ -179,11 +179,6 @@ def build_patch(changes: QueueSettings) -> SettingsPatch:
     """Return the changes as a patch for `Storage.configure`. Raises Refused."""
     check_setting_names(changes, QUEUE_SETTINGS)
     patch: dict[str, Any] = dict(changes)
-    check_optional_number("max_active", patch.get("max_active"), 0, 2**31)
-    check_optional_number("per_key", patch.get("per_key"), 1, MOST_STARTS)
-    check_optional_number("max_waiting", patch.get("max_waiting"), 1, MOST_WAITING)
-    check_optional_number("log_bytes", patch.get("log_bytes"), 0, 2**53)
-    check_optional_number("log_results", patch.get("log_results"), 0, MOST_LOG_RESULTS)
     for name in ("rate", "key_rate"):
         if name in patch:
             patch[name] = build_rate(name, patch[name])
@@ -195,4 +190,6 @@ def build_patch(changes: QueueSettings) -> SettingsPatch:
             patch[name] = to_plain_text(patch[name])
     if "retention" in patch:
         patch["retention"] = build_retention(patch["retention"])
-    return SettingsPatch(**patch)
+    built = SettingsPatch(**patch)
+    check_settings(built, limits=True)
+    return built
