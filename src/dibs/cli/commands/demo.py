@@ -8,22 +8,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import msgspec
 import rich_click as click
 
 from dibs.cli import options
-from dibs.cli.demo.display import Display, display_for
-from dibs.cli.demo.file_tree import QUEUE_DIRECTORY, FileTree, find_files, standard_library
 from dibs.cli.errors import UsageError
 from dibs.cli.output import ExitCode, print_json, print_lines
 from dibs.cli.storage_access import file_url_directory
-from dibs.cli.tables import print_table
 from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.storage.registry import open_storage
-
-if TYPE_CHECKING:
-    from dibs.cli.demo.result import DemoResult
 
 
 @click.command("demo")
@@ -40,7 +34,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Worker processes. Default: one per CPU, 2 to 8.",
 )
-@click.option("--url", metavar="URL", default=f"file:{QUEUE_DIRECTORY}", help="The storage of the jobs.")
+@click.option("--url", metavar="URL", default="file:.dibs-demo", help="The storage of the jobs.")
 @options.json
 def command(path: Path | None, *, processes: int | None, url: str, json: bool) -> ExitCode:
     """Run a demo: enqueue one job for each file of a folder, and let worker processes compute its SHA-256.
@@ -55,14 +49,25 @@ def command(path: Path | None, *, processes: int | None, url: str, json: bool) -
     """
     if path is not None and not path.exists():
         raise UsageError(f"there is no file or folder {path}")
-    storage, display = open_storage(url), display_for(json=json)
-    display.print_lines(f"dibs demo: one job for each file below {path or standard_library()}")
+    # Imported here, because the runner imports the application, which is slow.
+    from dibs.cli.demo.runner import Demo, find_files  # noqa: PLC0415
+
+    storage = open_storage(url)
     found = find_files(path, exclude=file_url_directory(storage.url))
     several = processes or min(8, max(2, os.cpu_count() or 1))
-    number = several if storage.capabilities.shared else 0
+    demo = Demo(path, found, several if storage.capabilities.shared else 0, silent=json)
     with _demo_environment(url):
-        result = _run_demo(found, number, display)
-    return _print_result(result, found, display, json=json)
+        result = asyncio.run(demo.run())
+    if json:
+        print_json(msgspec.to_builtins(result))
+    else:
+        print_lines(*(f"  skipped   {path}: {reason}" for path, reason in found.skipped[:3]))
+        print_lines(*(f"failed: {failure}" for failure in result.failures))
+        print_lines(*(f"WRONG: {mismatch}" for mismatch in result.mismatches))
+        demo.say(result.summary())
+    if result.interrupted:
+        return ExitCode.INTERRUPTED
+    return ExitCode.DONE if result.good else ExitCode.REFUSED
 
 
 @contextmanager
@@ -78,25 +83,3 @@ def _demo_environment(url: str) -> Iterator[None]:
         os.environ.pop(URL_VARIABLE)
         if before is not None:
             os.environ[URL_VARIABLE] = before
-
-
-def _run_demo(found: FileTree, processes: int, display: Display) -> DemoResult:
-    from dibs.cli.demo.runner import DemoPlan, run_demo  # noqa: PLC0415 - imports the application
-
-    return asyncio.run(run_demo(DemoPlan(tree=found, processes=processes), display))
-
-
-def _print_result(result: DemoResult, found: FileTree, display: Display, *, json: bool) -> ExitCode:
-    from dibs.cli.demo.result import COLUMNS, summary_line, table_rows, to_json  # noqa: PLC0415
-
-    if json:
-        print_json(to_json(result))
-    else:
-        print_lines(*(f"  skipped   {path}: {reason}" for path, reason in found.skipped[:3]))
-        print_table(COLUMNS, table_rows(result))
-        print_lines(*(f"failed: {failure}" for failure in result.failures))
-        print_lines(*(f"WRONG: {mismatch}" for mismatch in result.mismatches), "")
-        display.print_lines(summary_line(result))
-    if result.interrupted:
-        return ExitCode.INTERRUPTED
-    return ExitCode.DONE if result.good else ExitCode.REFUSED
