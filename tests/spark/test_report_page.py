@@ -13,8 +13,7 @@ from dibs.cli.main import app
 from dibs.errors import Refused
 from dibs.spark.report import report
 from dibs.spark.report.figures.summary import create_report
-from dibs.spark.report.page.banners import MAX_LISTED, MAX_OPEN
-from dibs.spark.report.page.render import render_page
+from dibs.spark.report.page.render import MAX_LISTED, MAX_OPEN, render_page
 from tests.spark.report_rows import HOUR, MINUTE, NOON, Run, write_history
 
 LONG = "a queue with a <long> name of more than sixty characters in all " * 2

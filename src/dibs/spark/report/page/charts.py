@@ -47,6 +47,49 @@ class Chart:
     is_logarithmic: bool = False
 
 
+def _percentiles(measure: str) -> tuple[ChartLine, ...]:
+    colours = (("p99", "red"), ("p95", "orange"), ("p50", "green"))
+    return tuple(
+        ChartLine(label=label, colour=colour, names=(f"{measure}_{label}_ms",)) for label, colour in colours
+    )
+
+
+#: The charts of a queue, in their order on the page.
+CHARTS: Final = (
+    Chart(
+        title="Attempts that ended, and jobs that arrived, per minute",
+        unit="",
+        lines=(
+            ChartLine(label="completed", colour="green", names=("completed",), is_area=True),
+            ChartLine(label="retried", colour="orange", names=("retried",), is_area=True),
+            ChartLine(label="failed", colour="red", names=("failed",), is_area=True),
+            ChartLine(
+                label="stalled, timed out", colour="violet", names=("stalled", "timed_out"), is_area=True
+            ),
+            ChartLine(
+                label="cancelled, released", colour="grey", names=("cancelled", "released"), is_area=True
+            ),
+            ChartLine(label="arrivals", colour="blue", names=("arrivals",)),
+        ),
+    ),
+    Chart(
+        title="Backlog: jobs due and not claimed as a minute ended",
+        unit="",
+        lines=(ChartLine(label="due", colour="orange", names=("backlog_due",), is_area=True),),
+    ),
+    Chart(title="Wait, from due to claimed", unit="ms", is_logarithmic=True, lines=_percentiles("wait")),
+    Chart(title="Run, from claimed to ended", unit="ms", is_logarithmic=True, lines=_percentiles("run")),
+    Chart(
+        title="Active runs, on average and at most at once",
+        unit="",
+        lines=(
+            ChartLine(label="on average", colour="blue", names=("active",), is_area=True),
+            ChartLine(label="at most", colour="violet", names=("active_peak",)),
+        ),
+    ),
+)
+
+
 _HOUR: Final = 3_600_000
 #: Ticks of a logarithmic axis: round lengths of time, ms.
 _DURATION_TICKS: Final = (

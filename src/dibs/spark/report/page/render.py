@@ -5,94 +5,176 @@ An element with the class `only` is shown while one of its other classes names t
 
 from __future__ import annotations
 
-from html import escape
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
+from dibs.spark.report.figures.findings import PoisonId
 from dibs.spark.report.figures.ids import RUNS_PER_ID, TOP_IDS, TRACEBACK_LENGTH
-from dibs.spark.report.figures.periods import MAX_POINTS, PeriodFigures, RangeFigures, Series
-from dibs.spark.report.figures.summary import MAX_CHARTED_QUEUES, HistoryReport, QueueSummary
-from dibs.spark.report.page.banners import LABELS, clip, format_minute, render_banners
-from dibs.spark.report.page.charts import draw_sparkline, format_ms
-from dibs.spark.report.page.queue_section import render_queue
+from dibs.spark.report.figures.periods import MAX_POINTS, MAX_WORKERS, PeriodFigures, RangeFigures, Series
+from dibs.spark.report.figures.summary import (
+    MAX_CHARTED_QUEUES,
+    HistoryReport,
+    QueueSummary,
+    TrimmedPeriod,
+)
+from dibs.spark.report.page.charts import CHARTS, draw_chart, draw_sparkline, format_ms
 
-
-def render_choice(report: HistoryReport) -> str:
-    """Return the radio buttons with their labels."""
-    chosen = "day" if report.end - report.begin > 24 * 3_600_000 else "all"
-    return "".join(
-        f'<input type="radio" name="range" id="range-{name}"{" checked" if name == chosen else ""}>'
-        f'<label for="range-{name}">{label}</label>'
-        for name, label in LABELS.items()
-    )
-
-
+#: Name of a range of time -> its label.
+LABELS: Final = {"hour": "last hour", "day": "last day", "week": "last week", "all": "all"}
+#: Banners that are shown; the others are folded.
+MAX_OPEN: Final = 3
+#: Outages or ids that a banner lists. The JSON has all.
+MAX_LISTED: Final = 20
 #: Maximum number of queues in the overview, those with most attempts first. The JSON has all queues.
 MAX_LISTED_QUEUES: Final = 200
-_COLUMNS: Final = (
-    "runs", "failures", "wait p50", "wait p95", "run p50", "run p95", "backlog",
-)  # fmt: skip
+#: The columns of the overview after the name and the starts.
+COLUMNS: Final = ("runs", "failures", "wait p50", "wait p95", "run p50", "run p95", "backlog")
+BOUNDS: Final = {
+    "open": MAX_OPEN,
+    "listed": MAX_LISTED,
+    "queues": MAX_LISTED_QUEUES,
+    "charted": MAX_CHARTED_QUEUES,
+    "workers": MAX_WORKERS,
+    "points": MAX_POINTS,
+    "ids": TOP_IDS,
+    "runs": RUNS_PER_ID,
+    "traceback": TRACEBACK_LENGTH,
+}
+
+FindingT = TypeVar("FindingT")
 
 
-def render_overview(report: HistoryReport) -> str:
-    """Return the overview, with the radio buttons that choose the range of the whole page."""
-    if not report.queues:
-        return ""
-    tables = "".join(_render_range(report, index) for index, _ in enumerate(LABELS))
-    left_out = len(report.queues) - MAX_LISTED_QUEUES
-    more = (
-        f'<p class="soft">{left_out:,} queues with fewer attempts are in the JSON only.</p>'
-        if left_out > 0
-        else ""
-    )
-    return (
-        f'<div class="overview" id="overview"><h2>All queues</h2>'
-        f'<div class="choice">{render_choice(report)}</div>{tables}'
-        f"{more}</div>"
-    )
-
-
-def _render_range(report: HistoryReport, index: int) -> str:
-    head = "".join(f'<th class="n">{name}</th>' for name in _COLUMNS)
-    listed = report.queues[:MAX_LISTED_QUEUES]
-    rows = "".join(
-        _render_row(queue, queue.ranges[index], place, _mark(queue, report))
-        for place, queue in enumerate(listed)
-    )
-    first = report.queues[0].ranges[index]
-    since = report.begin if first.name == "all" else first.last.begin
-    was = "" if first.name == "all" else " The small figures are those of the period before."
-    return (
-        f'<div class="card only {first.name}"><p class="soft">{format_minute(since)} to '
-        f"{format_minute(report.end)} UTC.{was}</p>"
-        f'<table class="cards"><thead><tr><th>queue</th><th>starts</th>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
+def render_page(
+    report: HistoryReport, series: dict[str, dict[str, Series]], *, refresh: float | None = None
+) -> str:
+    """Return the HTML page of a report. `refresh` is the number of seconds after which it reloads itself."""
+    charted = {queue.queue: series[queue.queue] for queue in report.queues[:MAX_CHARTED_QUEUES]}
+    findings = list(_findings(report))
+    # Escape `<`: an id that contains a closing script tag would end the element.
+    encoded = msgspec.json.encode(charted).decode().replace("<", "\\u003c")
+    return _template().render(
+        report=report,
+        findings=findings,
+        marked=_marked_queues(report),
+        chosen="day" if report.end - report.begin > 24 * 3_600_000 else "all",
+        charts=partial(_charts, report, series),
+        ranges_of=lambda queue: _distinct_ranges(queue, series[queue.queue]),
+        series=Markup(encoded),  # noqa: S704 - escaped above
+        refresh=None if refresh is None else max(1, round(refresh)),
     )
 
 
-def _render_row(queue: QueueSummary, figures: RangeFigures, place: int, mark: str) -> str:
-    name = clip(queue.queue)
-    if place < MAX_CHARTED_QUEUES:
-        name = f'<a href="#q{place}">{name}</a>'
-    return (
-        f'<tr><th class="name" scope="row">{name}{mark}</th><td class="starts">'
-        f"{draw_sparkline(figures.claims)}</td>{_render_cells(figures)}</tr>"
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader(__package__ or ""),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
     )
+    environment.filters |= {
+        "number": "{:,}".format,
+        "percent": lambda share, digits: f"{share:.{digits}%}",
+        "ms": format_ms,
+        "date": format_time,
+        "minute": partial(format_time, form="%Y-%m-%d %H:%M"),
+        "second": partial(format_time, form="%Y-%m-%d %H:%M:%S"),
+        "failures": lambda poisons: sum(sum(poison.bad.values()) for poison in poisons),
+        "main_error": _main_error,
+        "loss": _describe_loss,
+    }
+    environment.globals |= {
+        "style": Markup(_read_asset("report.css")),  # noqa: S704 - a file of this package
+        "script": Markup(_read_asset("report.js")),  # noqa: S704 - a file of this package
+        "labels": LABELS,
+        "columns": COLUMNS,
+        "most": BOUNDS,
+        "texts_of": _texts,
+        "sparkline": lambda values: Markup(draw_sparkline(values)),  # noqa: S704 - numbers only
+        "links_of": lambda queue, anchor: {id: f"{anchor}-{n}" for n, id in enumerate(queue.runs)},
+    }
+    return environment.get_template("report.html")
 
 
-def _render_cells(figures: RangeFigures) -> str:
-    before = _texts(figures.before) if figures.before else ("",) * len(_COLUMNS)
-    cells = zip(_COLUMNS, _texts(figures.last), before, strict=True)
-    return "".join(
-        f'<td class="n" data-label="{escape(label)}"><span>{now}'
-        f"{f'<small>was {was}</small>' if was else ''}</span></td>"
-        for label, now, was in cells
-    )
+def _read_asset(name: str) -> str:
+    return (files(__package__) / "assets" / name).read_text("utf-8")
+
+
+def format_time(at: int, form: str) -> str:
+    """Return a time (ms since the epoch) in UTC, in a form of strftime."""
+    return datetime.fromtimestamp(at / 1000, UTC).strftime(form)
+
+
+def _findings(report: HistoryReport) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield the findings that share a banner, each group with its kind: the alarms first, then the notes."""
+    yield from (("outages", group) for group in _groups(report.outages, lambda outage: outage.queues))
+    yield from (("poisons", group) for group in _groups(report.poisons, lambda poison: poison.queue))
+    if report.gaps:
+        yield "gaps", report.gaps
+    if differing := [queue for queue in report.queues if not queue.little.agree]:
+        yield "differing", differing
+
+
+def _groups(findings: Iterable[FindingT], key: Callable[[FindingT], Hashable]) -> Iterable[list[FindingT]]:
+    """Return the findings with equal keys together, in the order of the first ones."""
+    groups: dict[Hashable, list[FindingT]] = {}
+    for finding in findings:
+        groups.setdefault(key(finding), []).append(finding)
+    return groups.values()
+
+
+def _marked_queues(report: HistoryReport) -> set[str]:
+    """Return the queues that an alarm is about."""
+    silent = {queue for outage in report.outages for queue in outage.queues}
+    return silent | {poison.queue for poison in report.poisons}
+
+
+def _main_error(poisons: Iterable[PoisonId]) -> str:
+    errors = Counter[str]()
+    for poison in poisons:
+        if poison.error_type:
+            errors[poison.error_type] += sum(poison.bad.values())
+    return errors.most_common(1)[0][0] if errors else ""
+
+
+def _describe_loss(gaps: Sequence[TrimmedPeriod]) -> str:
+    """Return the estimated number of lost attempts, with the length of their periods."""
+    closed = [gap for gap in gaps if gap.begin is not None and gap.end is not None]
+    lost = sum(gap.estimated_attempts or 0 for gap in closed)
+    if not lost:
+        return "an unknown number of events was"
+    length = format_ms(sum((gap.end or 0) - (gap.begin or 0) for gap in closed))
+    return f"the events of about {lost:,} attempts in {length} (by the rate of the hours around) were"
+
+
+def _distinct_ranges(
+    queue: QueueSummary, series: dict[str, Series]
+) -> Iterator[tuple[list[str], RangeFigures]]:
+    """Yield the ranges with different figures; those longer than the history are `all`."""
+    yield from (([figures.name], figures) for figures in queue.ranges[:-1] if figures.name in series)
+    longer = [figures.name for figures in queue.ranges if figures.name not in series]
+    yield [*longer, "all"], queue.ranges[-1]
+
+
+def _charts(
+    report: HistoryReport, series: dict[str, dict[str, Series]], queue: QueueSummary, name: str
+) -> Iterator[Markup]:
+    """Yield the charts of a queue in one range."""
+    outages = [(outage.begin, outage.end) for outage in report.outages if queue.queue in outage.queues]
+    for chart in CHARTS:
+        drawn = draw_chart(chart, (queue.queue, name), series[queue.queue][name], outages)
+        yield Markup(drawn)  # noqa: S704 - draw_chart escapes the names
 
 
 def _texts(period: PeriodFigures) -> tuple[str, ...]:
+    """Return the cells of a row of the overview, in the order of COLUMNS."""
     share = f" ({period.failures / period.attempts:.1%})" if period.failures and period.attempts else ""
     times = (period.wait.p50, period.wait.p95, period.run.p50, period.run.p95)
     return (
@@ -101,75 +183,3 @@ def _texts(period: PeriodFigures) -> tuple[str, ...]:
         *("–" if ms is None else format_ms(ms) for ms in times),  # noqa: RUF001 - a dash for no value
         f"{period.backlog:,}",
     )
-
-
-def _mark(queue: QueueSummary, report: HistoryReport) -> str:
-    """Return a red point if a banner is about the queue."""
-    has_finding = any(queue.queue in outage.queues for outage in report.outages) or any(
-        queue.queue == poison.queue for poison in report.poisons
-    )
-    return '<i class="mark" title="has a finding"></i>' if has_finding else ""
-
-
-_ASSETS: Final = files(__package__) / "assets"
-
-
-def render_page(
-    report: HistoryReport, series: dict[str, dict[str, Series]], *, refresh: float | None = None
-) -> str:
-    """Return the HTML page of a report. `refresh` is the number of seconds after which it reloads itself."""
-    shown = report.queues[:MAX_CHARTED_QUEUES]
-    charted = {queue.queue: series[queue.queue] for queue in shown}
-    sections = (
-        render_queue(queue, series[queue.queue], report, f"q{index}") for index, queue in enumerate(shown)
-    )
-    title = f"History of {report.source}"
-    return _FRAME.format(
-        title=escape(title),
-        style=_read_asset("report.css"),
-        script=_read_asset("report.js"),
-        # Escape `<`: an id that contains a closing script tag would end the element.
-        series=msgspec.json.encode(charted).decode().replace("<", "\\u003c"),
-        span=(
-            f"{format_minute(report.begin)} to {format_minute(report.end)} UTC, "
-            f"generation {report.generation}"
-        ),
-        findings=render_banners(report),
-        overview=render_overview(report),
-        sections="".join(sections),
-        bounds=_BOUNDS,
-        refresh="" if refresh is None else f'<meta http-equiv="refresh" content="{max(1, round(refresh))}">',
-    )
-
-
-def _read_asset(name: str) -> str:
-    return (_ASSETS / name).read_text("utf-8")
-
-
-_BOUNDS: Final = (
-    f"Bounds of this page: {MAX_LISTED_QUEUES} queues in the overview; charts, ids and runs of the "
-    f"{MAX_CHARTED_QUEUES} queues with most attempts, with at most {MAX_POINTS} points a line, {TOP_IDS} ids "
-    f"a table, {RUNS_PER_ID} runs an id and the last {TRACEBACK_LENGTH:,} characters of a traceback. "
-    "dibs spark report --json has the figures of all queues."
-)
-
-_FRAME: Final = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-{refresh}
-<title>{title}</title>
-<style>{style}</style>
-<header><h1 class="clip" title="{title}">{title}</h1><span class="soft">{span}</span>
-<button id="theme" type="button">light / dark</button></header>
-{findings}
-{overview}
-{sections}
-<p class="soft">{bounds}</p>
-<div id="tip"></div>
-<script type="application/json" id="series">{series}</script>
-<script>{script}</script>
-</html>
-"""
