@@ -122,6 +122,15 @@ CONFLICTS: tuple[OnConflict, ...] = (
         for run_at in ("always", "never", "later", "earlier")
         for reset in (None, True, False)
     ),
+    *(
+        Update(create=False, run_at="wake", reset_counts=reset)
+        for reset in (None, None, None, None, None, True)
+    ),
+)
+#: The attributes of update-only requests. Two of the long values do not fit into one job.
+SIGNALS: tuple[Mapping[str, bytes], ...] = (
+    *({}, {}, {"a": b"3"}, {"s\n": b"[1]"}, {"s\n": b'"{}"', "a": b"null"}),
+    *({"long": b'"%b"' % (b"x" * 40_000)}, {"longer": b'"%b"' % (b"\xc3\xa9" * 20_000)}),
 )
 
 ERRORS = (
@@ -186,23 +195,28 @@ def new_jobs(draw: st.DrawFn, now: int) -> NewJob:
 def requests_for(draw: st.DrawFn, id: str, now: int) -> EnqueueRequest:
     """Draw one enqueue of this id, with any conflict rule and a time before or after `now`."""
     on_conflict = draw(conflicts)
-    job = NewJob(id=id, data=draw(data_for(on_conflict)), run_at=now + draw(offsets) - draw(offsets))
-    return EnqueueRequest(job=job, on_conflict=on_conflict)
+    job = NewJob(id=id, data=draw(data), run_at=now + draw(offsets) - draw(offsets))
+    return EnqueueRequest(job=draw(fitting(job, on_conflict)), on_conflict=on_conflict)
 
 
 @st.composite
 def jobs_with_conflicts(draw: st.DrawFn, now: int) -> dict[str, Any]:
-    """Draw the fields `job` and `on_conflict` of a request. An update-only request has no data."""
+    """Draw the fields `job` and `on_conflict` of a request."""
     on_conflict, job = draw(conflicts), draw(new_jobs(now))
-    if isinstance(on_conflict, Update) and not on_conflict.create:
-        job = replace(job, data=JobData())
-    return {"job": job, "on_conflict": on_conflict}
+    return {"job": draw(fitting(job, on_conflict)), "on_conflict": on_conflict}
 
 
-def data_for(on_conflict: OnConflict) -> st.SearchStrategy[JobData]:
-    """Return the data that a request with this rule may have: none for an update-only request."""
-    creates = not isinstance(on_conflict, Update) or on_conflict.create
-    return data if creates else st.just(JobData())
+@st.composite
+def fitting(draw: st.DrawFn, job: NewJob, on_conflict: OnConflict) -> NewJob:
+    """Return the job as a request with this rule may have it.
+
+    An update-only request has no data but attributes, and one that wakes a parked job has no time.
+    """
+    if not isinstance(on_conflict, Update) or on_conflict.create:
+        return job
+    if on_conflict.run_at == "wake":
+        job = replace(job, run_at=None, delay=None)
+    return replace(job, data=JobData(attributes=draw(st.sampled_from(SIGNALS))))
 
 
 @st.composite
@@ -257,10 +271,12 @@ def retries(draw: st.DrawFn, now: int) -> RetryLater:
 
 @st.composite
 def releases(draw: st.DrawFn, now: int) -> Release:
-    when = draw(st.sampled_from(("as before", "as before", "delay", "run_at")))
+    when = draw(st.sampled_from(("as before", "as before", "delay", "run_at", "parked", "parked")))
+    if when == "as before":
+        return Release()
     if when == "delay":
-        return Release(delay=draw(offsets))
-    return Release(run_at=now + draw(offsets)) if when == "run_at" else Release()
+        return Release(delay=draw(offsets), parked=draw(st.booleans()))
+    return Release(run_at=now + draw(offsets), parked=when == "parked")
 
 
 @st.composite

@@ -23,7 +23,7 @@ from dibs.model.requests import (
     Update,
 )
 from dibs.model.results import FoundState
-from dibs.model.transition_table import BLOCKED_UPDATES, JOINED, TABLE, Row, markdown
+from dibs.model.transition_table import BLOCKED_UPDATES, JOINED, PARKED, TABLE, Row, markdown
 from dibs.storage.memory import MemoryStorage
 
 Q = "q"
@@ -36,6 +36,7 @@ HOWS: dict[str, SettleAction] = {
     "RetryLater": RetryLater(),
     "Release": Release(),
     "Release(delay)": Release(delay=5),
+    "Release(parked)": Release(delay=5, parked=True),
     "HandOff": HandOff(),
 }
 
@@ -87,6 +88,7 @@ class Walk:
 VERBS: dict[str, Callable[[Walk], Awaitable[str]]] = {
     "enqueue Update": lambda walk: walk.put(Update()),
     "enqueue Update(create=False)": lambda walk: walk.put(UPDATE_ONLY),
+    "enqueue Update(wake)": lambda walk: walk.put(Update(create=False, run_at="wake")),
     "enqueue Update(supersede)": lambda walk: walk.put(Update(supersede=True)),
     "enqueue Reject": lambda walk: walk.put(Reject()),
     "enqueue Reject(failed)": lambda walk: walk.put(Reject(failed=True)),
@@ -109,8 +111,10 @@ async def bring(walk: Walk, source: str) -> None:
         await walk.settle(HOWS["Complete" if outcome == "completed" else "Fail"])
     if state != "nothing":
         await walk.put(Update())
-    if state.startswith("active"):
+    if state.startswith("active") or state == PARKED:
         await walk.claim()
+    if state == PARKED:
+        await walk.settle(HOWS["Release(parked)"])
     if state == BLOCKED_UPDATES:
         await walk.put(UPDATE_ONLY)
     elif state.startswith("active+blocked"):
@@ -124,6 +128,8 @@ def named(slot: Slot) -> str:
     state = "nothing"
     if slot.current is not None:
         state = "waiting" if slot.current.run is None else "active"
+        if slot.current.is_parked:
+            state = PARKED
         if slot.successor is not None:
             state = "active+blocked" if slot.successor.creates else BLOCKED_UPDATES
     return state if slot.outcome is None else f"{state}, {slot.outcome.kind}"
@@ -174,6 +180,7 @@ def test_no_state_met_by_no_verb_is_told_twice() -> None:
     [
         "enqueue Update",
         "enqueue Update(create=False)",
+        "enqueue Update(wake)",
         "enqueue Update(supersede)",
         "enqueue Reject",
         "cancel",

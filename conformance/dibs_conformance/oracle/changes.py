@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from attrs import frozen
 from msgspec.structs import replace
@@ -36,8 +36,18 @@ from dibs.model.requests import (
     Update,
 )
 from dibs.model.results import CancelStatus, EnqueueResult, EnqueueStatus
-from dibs_conformance.oracle.ids import AcceptedEnqueue, IdRecord, apply_enqueue, new_job, replay
+from dibs_conformance.oracle.ids import (
+    AcceptedEnqueue,
+    IdRecord,
+    apply_enqueue,
+    new_job,
+    replay,
+    with_attributes,
+)
 from dibs_conformance.oracle.queue import KeyedResult, Oracle, OracleQueue, first_start
+
+#: The bytes beyond which an update-only request merges no attributes.
+MOST_ATTRIBUTES = 65_536
 
 
 @frozen
@@ -138,10 +148,22 @@ def accept_or_reject(
         on_conflict = Update()
     elif not on_conflict.create and record.current is None:
         return EnqueueResult("absent", "nothing", 0, 0)
+    elif not on_conflict.create and has_no_room(record, request.job.data.attributes):
+        return EnqueueResult("full", record.state, 0, 0)  # type: ignore[arg-type]
     if bounded and record.current is None and is_full(queue):
         status: EnqueueStatus = "full" if queue.settings.when_full == "refuse" else "dropped"
         return EnqueueResult(status, "nothing", 0, 0)
     return accept(queue, record, request.job, on_conflict, now)
+
+
+def has_no_room(record: IdRecord, attributes: Mapping[str, bytes]) -> bool:
+    """Return whether the attributes of an update-only request are too large for the job or the successor."""
+    parts = [part for part in (record.current, record.successor()) if part is not None]
+    sizes = [
+        sum(len(name.encode()) + len(value) for name, value in {**part.data.attributes, **attributes}.items())
+        for part in parts
+    ]
+    return bool(attributes) and max(sizes) > MOST_ATTRIBUTES
 
 
 def is_full(queue: OracleQueue) -> bool:
@@ -186,12 +208,24 @@ def add_to_id(record: IdRecord, id: str, enqueued: AcceptedEnqueue) -> tuple[str
         assert made is not None  # noqa: S101 - an update-only request was answered before
         return "queued", made
     if record.current.run is None:
-        record.current = apply_enqueue(record.current, enqueued)
+        before = record.current
+        record.current = apply_enqueue(before, enqueued)
+        if before.seq == 0 and enqueued.on_conflict.run_at != "never":
+            record.current = move_parked(before, record.current, enqueued)
         return "updated", record.current
+    if not enqueued.on_conflict.create:
+        record.current = with_attributes(record.current, enqueued.data.attributes)
     record.during_run.append(enqueued)
     blocked = record.successor()
     assert blocked is not None  # noqa: S101 - it was just added
     return "blocked", blocked
+
+
+def move_parked(before: Job, after: Job, enqueued: AcceptedEnqueue) -> Job:
+    """Return a parked job after a request that moves it: it has a seq. A wake makes it due now."""
+    if enqueued.on_conflict.run_at == "wake":
+        after = replace(after, run_at=min(before.run_at, enqueued.at))
+    return replace(after, seq=enqueued.seq)
 
 
 def ask_to_end(queue: OracleQueue, record: IdRecord, now: int) -> CancelStatus:
@@ -353,10 +387,7 @@ def return_to_waiting(queue: OracleQueue, record: IdRecord, action: RetryLater |
         return False
     if isinstance(action, Release):
         queue.log_attempt_end("released", job, now)
-        returned = replace(job, attempts=job.attempts - 1)
-        if action.run_at is not None or action.delay is not None:
-            at = resolve_time(action.run_at, action.delay, now)
-            returned = replace(returned, seq=queue.numbers.draw(), run_at=at)
+        returned = release(queue, record, replace(job, attempts=job.attempts - 1), action, now)
     else:
         error = None if action.error is None else to_storable_error(action.error)
         queue.log_attempt_end(KIND_OF_CAUSE[action.cause], job, now, error)
@@ -367,6 +398,17 @@ def return_to_waiting(queue: OracleQueue, record: IdRecord, action: RetryLater |
     record.current, record.during_run = replay(replace(returned, run=None), record.during_run), []
     record.forget_old_drops(now)
     return True
+
+
+def release(queue: OracleQueue, record: IdRecord, job: Job, action: Release, now: int) -> Job:
+    """Return the job with the time and the seq that a release gives it. A parked job has the seq 0."""
+    timed = action.run_at is not None or action.delay is not None
+    at = resolve_time(action.run_at, action.delay, now) if timed else job.run_at
+    if action.parked and not record.was_blocked:
+        return replace(job, seq=0, run_at=at)
+    if action.parked:
+        at = now
+    return replace(job, seq=queue.numbers.draw() if timed or job.seq == 0 else job.seq, run_at=at)
 
 
 def increment_count(job: Job, action: RetryLater) -> dict[str, int]:

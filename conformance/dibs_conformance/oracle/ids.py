@@ -99,9 +99,15 @@ def apply_enqueue(job: Job, enqueued: AcceptedEnqueue) -> Job:
     job = replace(job, run_at=merge_run_at(job.run_at, enqueued))
     if replaces_data(enqueued.on_conflict):
         job = replace(job, data=enqueued.data)
+    if not enqueued.on_conflict.create:
+        job = with_attributes(job, enqueued.data.attributes)
     if resets_counts(enqueued.on_conflict):
         job = replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=error_after_reset(job))
     return job
+
+
+def with_attributes(job: Job, attributes: Mapping[str, bytes]) -> Job:
+    return apply_amendment(job, Amendment(attributes=attributes)) if attributes else job
 
 
 def replaces_data(on_conflict: Update) -> bool:
@@ -127,7 +133,7 @@ def merge_run_at(old: int, enqueued: AcceptedEnqueue) -> int:
     match enqueued.on_conflict.run_at:
         case "always":
             return enqueued.run_at
-        case "never":
+        case "never" | "wake":  # a wake moves only a parked job, see `changes.move_parked`
             return old
         case "later":
             return max(old, enqueued.run_at)
@@ -165,6 +171,14 @@ class IdRecord:
         if self.current.run is None:
             return "waiting"
         return "active+blocked" if self.during_run else "active"
+
+    @property
+    def was_blocked(self) -> bool:
+        """Return whether a request was blocked since the claim of the active run."""
+        assert self.current is not None  # noqa: S101 - the caller found an active run
+        assert self.current.run is not None  # noqa: S101
+        fence = self.current.run.fence
+        return bool(accepted_enqueues(self.during_run)) or any(last > fence for _, last in self.ever_dropped)
 
     def live_outcome(self, now: int) -> Outcome | None:
         """Return the outcome, or None if it has expired."""

@@ -143,7 +143,7 @@ def wrong_actions(good: Mapping[str, Any]) -> Iterator[BadCall]:
         Fail(error=error, retention=retention),
         Cancelled(retention=retention, error=error),
         RetryLater(delay=1, error=error),
-        Release(delay=1),
+        Release(delay=1, parked=True),
     )
     rows: list[tuple[str, str, Any]] = [
         ("settlements[1].action", name, action) for name, action in bad_actions()

@@ -104,13 +104,20 @@ BAD_UPDATES = {
     "create=False with supersede=True": EnqueueRequest(
         job=NewJob(id="a"), on_conflict=Update(create=False, supersede=True)
     ),
+    "a wake with create=True": EnqueueRequest(job=NewJob(id="a"), on_conflict=Update(run_at="wake")),
+    "a wake with a delay": EnqueueRequest(
+        job=NewJob(id="a", delay=1), on_conflict=Update(create=False, run_at="wake")
+    ),
+    "a wake with a run_at": EnqueueRequest(
+        job=NewJob(id="a", run_at=NOW), on_conflict=Update(create=False, run_at="wake")
+    ),
     **{
         f"create=False with {name}": EnqueueRequest(
             job=NewJob(id="held", data=data), on_conflict=Update(create=False)
         )
         for name, data in {
             "a payload": JobData(payload=b"1"),
-            "attributes": JobData(attributes={"a": b"1"}),
+            "attributes that are no JSON": JobData(attributes={"a": b"x"}),
             "a priority": JobData(priority=1),
             "a key": JobData(key="k"),
             "overrides": JobData(overrides=Overrides(timeout=1)),
@@ -249,7 +256,9 @@ def bad_actions() -> Iterator[tuple[str, SettleAction]]:
     for name, times in BAD_TIMES.items():
         if "negative" not in name:
             yield f"a release with {name}", Release(**times)
+            yield f"a parked release with {name}", Release(**times, parked=True)
             yield f"a retry with {name}", RetryLater(**times)
+    yield "a parked release without a time", Release(parked=True)
     bad = [FollowUp(queue="q", job=job) for job in BAD_JOBS.values()]
     bad += [FollowUp(queue="q", job=one.job, on_conflict=one.on_conflict) for one in BAD_UPDATES.values()]
     for name, follow_up in zip((*BAD_JOBS, *BAD_UPDATES), bad, strict=True):

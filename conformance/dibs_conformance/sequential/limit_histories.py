@@ -30,6 +30,10 @@ Each settlement of the run of a full key lets the next job of the key be taken. 
     each $end = complete | fail | cancelled | retry | retry delay=5 | release | release delay=5 | hand_off:
         grant; set per_key=1; enqueue a:k b:k; runs = claim; claim; $end runs; claim 1; wait 5; claim
         forget a b
+A run parks its job, and makes room for its key; a wake of the job finds the key full.
+    grant; set per_key=1; enqueue a:k b:k; claim; release a delay=5 parked=yes; claim
+    enqueue a on_conflict=create:no+run_at:wake; claim; complete b; claim; release a delay=5 parked=yes
+    enqueue c:k; wait 5; claim 1; enqueue a on_conflict=create:no+run_at:wake; claim; retry last; claim
 A settle_and_claim takes the room that its settlement makes, and no more. [restarts]
     grant; set per_key=1; enqueue a:k b:k c:m d:k e:m; claim
     each $end = complete hand_off retry complete: exchange $end last

@@ -33,7 +33,6 @@ from dibs.model.requests import (
     SettleAction,
     Settlement,
     StartRate,
-    Update,
 )
 from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import RARELY, has_runs
@@ -409,10 +408,8 @@ class LimitMachine(WideMachine):
             return EnqueueRequest(job=NewJob(id=id, data=held))
         priority, delay = data.draw(st.sampled_from((0, 1, -5))), data.draw(st.sampled_from((0, 1, 5, 10)))
         on_conflict = data.draw(some.conflicts)
-        if isinstance(on_conflict, Update) and not on_conflict.create:
-            held, priority = JobData(), 0  # an update-only request has no data
         job = NewJob(id=id, data=replace(held, priority=priority), delay=delay)
-        return EnqueueRequest(job=job, on_conflict=on_conflict)
+        return EnqueueRequest(job=data.draw(some.fitting(job, on_conflict)), on_conflict=on_conflict)
 
     @precondition(is_limited)
     @rule(queue=some.queues, late=st.sampled_from((0, 0, 1, -1)), limit=some.limits)

@@ -57,12 +57,15 @@ class WaitCase:
 CLAIM = "enqueue a; grant 60000; claim 1"
 EXPIRED = "enqueue a; grant 200; claim 1"
 BLOCKED, HANDED_OFF = f"{CLAIM}; enqueue a", f"{CLAIM}; hand_off a"
+WAKE = "on_conflict=create:no+run_at:wake"
 AT_LIMIT = f"set max_active=1; {CLAIM}; enqueue b"
 LOGGED = "set log_level=all"
 GENERAL_CASES: Final = (
     WaitCase("enqueue", "work", "", "enqueue a"),
     WaitCase("retry", "work", CLAIM, "retry a"),
     WaitCase("release", "work", CLAIM, "release a"),
+    WaitCase("a release that parks no job", "work", BLOCKED, "release a delay=60000 parked=yes"),
+    WaitCase("a wake", "work", f"{CLAIM}; release a delay=60000 parked=yes", f"enqueue a {WAKE}"),
     WaitCase("reap", "work", EXPIRED, "reap 1"),
     WaitCase("drop", "work", CLAIM, "drop 1"),
     WaitCase("resume", "work", "set paused=yes; enqueue a", "set paused=no"),

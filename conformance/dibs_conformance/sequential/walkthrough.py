@@ -18,7 +18,18 @@ from attrs import frozen
 from msgspec import Struct
 
 from dibs.model.job import JobData, NewJob
-from dibs.model.requests import Complete, End, EnqueueRequest, Fail, QueueStep, SettingsPatch, Settlement
+from dibs.model.limits import KIB
+from dibs.model.requests import (
+    Complete,
+    End,
+    EnqueueRequest,
+    Fail,
+    FollowUp,
+    QueueStep,
+    SettingsPatch,
+    Settlement,
+    Update,
+)
 from dibs.model.results import ClaimResult
 from dibs.storage.abilities import Compaction, ability
 from dibs.storage.protocol import Storage
@@ -283,6 +294,96 @@ Superseded runs of a queue with `max_active`: a handed-off one has no place in i
     set max_active=1; grant; enqueue a b; claim; enqueue a {NEW}; claim; hand_off a; claim; hand_off b
     enqueue b {NEW}; claim
 """)
+WAKE = "on_conflict=create:no+run_at:wake"
+SIGNAL = f"{WAKE} attributes=s:1"
+PARK = "delay=hour parked=yes"
+#: Jobs that are parked, and the requests that wake them.
+SIGNALS: Final = read_histories(f"""
+A run parks its job. It is claimed at the end of the wait, parked again, woken, and ends. [restarts]
+    set log_level=all; grant; enqueue a payload=1; claim; release a delay=5 parked=yes; counts; claim
+    list scheduled limit=10; wait 5; claim; release a run_at=now+5 parked=yes; enqueue a {SIGNAL}; counts
+    claim; complete a; events
+A wake moves no other job: it meets nothing, outcomes, and jobs that wait or are retried. [restarts]
+    set log_level=all; grant; enqueue a {SIGNAL} want_outcome=yes request_key=k; enqueue a
+    enqueue a {SIGNAL} want_outcome=yes; enqueue b delay=5; enqueue b {SIGNAL}; claim; enqueue a {SIGNAL}
+    retry a delay=5 error=Oops; enqueue a {WAKE}; claim; wait 5; claim; release a delay=5; enqueue a {SIGNAL}
+    claim; wait 5; claim; fail a; enqueue a {SIGNAL} want_outcome=yes; retry_failed a delay=5
+    enqueue a {SIGNAL} request_key=k; claim; wait 5; claim; reap; complete a; enqueue a {WAKE}; events
+A request of each kind meets a run that then parks: its job is due now, with the request. [restarts]
+    set log_level=all; grant
+    each $met = {SIGNAL} | {WAKE}+reset_counts:yes | {UPDATE}+run_at:never | payload=2 attributes=b:2 | {NEW}:
+        enqueue a payload=1 attributes=a:1; claim; retry a; claim; enqueue a $met
+        release a {PARK}; claim; complete a; claim; forget a
+    each $met = delay=5 | delay=5 {UPDATE}+run_at:later | payload=2 on_conflict=data:no:
+        enqueue a payload=1; claim; enqueue a $met; enqueue a {SIGNAL}; release a {PARK}; claim; wait 5; claim
+        forget a
+    events
+A cancel drops what met a run that then parks. Its job is due now; the next run parks it. [restarts]
+    grant
+    each $met = {SIGNAL} | payload=2:
+        enqueue a payload=1; claim; enqueue a $met; cancel a; release a {PARK}; claim; release a {PARK}; claim
+        enqueue a {SIGNAL}; claim; enqueue a $met; cancel a; enqueue a $met; cancel a
+        release a delay=5 parked=yes; claim; enqueue a $met; retry a
+        claim; release a delay=5 parked=yes; claim; wait 5; claim; forget a
+A request of each kind meets a parked job, then a wake. Its data, time, counts and place are compared.
+    grant
+    each $met = payload=2 | payload=2 delay=2 | attributes=b:2 on_conflict=run_at:never | {NEW}:
+        enqueue a payload=1; claim; retry a; claim; release a delay=5 parked=yes; enqueue a $met; enqueue b
+        enqueue a {SIGNAL}; claim; wait 5; claim; forget a b
+    each $met = {UPDATE} | {RESET} | delay=9 {UPDATE}+run_at:later | delay=2 {UPDATE}+run_at:earlier | {WAKE}:
+        enqueue a payload=1; claim; retry a; claim; release a delay=5 parked=yes; enqueue a $met; claim
+        enqueue a {SIGNAL}; claim; wait 9; claim; forget a
+    each $time = now now+5 now+9:
+        enqueue a payload=1; claim; release a run_at=now+5 parked=yes; enqueue a run_at=$time {UPDATE}; claim
+        enqueue a {SIGNAL}; claim; wait 9; claim; forget a
+A parked job is amended: it stays parked. Its time is the end of the wait.
+    set log_level=all; grant
+    each $patch = run_at=now+2 delay=9 priority=3 attributes=b:2 lease=5 delay=0:
+        enqueue a; claim; release a delay=5 parked=yes; amend a $patch; claim; enqueue a {SIGNAL}; claim
+        wait 9; claim; forget a
+        enqueue a; claim; release a delay=5 parked=yes; amend a $patch; wait 9; claim; forget a
+    events
+A job that was claimed while it was parked comes back in each way. It is parked no longer. [restarts]
+    grant 10; enqueue x
+    each $back = release a | retry a | retry a delay=5 | release a delay=5 | reap | drop 1:
+        grant 10; enqueue a; claim; release a run_at=now parked=yes; claim 1; wait 1; enqueue b run_at=now
+        wait 10; $back; grant; enqueue c run_at=now; enqueue a {SIGNAL}; claim; wait 9; claim; forget a b c
+A run parks its job after its wait has ended; a wake of this due job does not move it back.
+    grant; enqueue a; claim; release a run_at=now parked=yes; wait 3; enqueue b; wait 3; enqueue a {SIGNAL}
+    claim; release a delay=0 parked=yes; enqueue a {UPDATE}; claim
+Runs that were asked to end, and handed-off runs, are not parked; a release without a time is refused.
+    set log_level=all; grant; enqueue a b c d; claim; cancel a running=yes; release a {PARK}
+    enqueue b payload=2 {NEW}; release b {PARK}; claim; hand_off c; release c {PARK}; finish cancelled c
+    release d parked=yes; release d delay=5 run_at=now parked=yes
+    enqueue b {SIGNAL}; release b {PARK}; claim; release b {PARK}; cancel b; release b {PARK}; events
+Parked jobs of one time are claimed before others of this time, and after those of an earlier one.
+    grant; enqueue a b c; claim; release a b delay=5 parked=yes; release c delay=5; enqueue d@5; enqueue e@4
+    enqueue f!1@5; wait 5; claim
+    release a b delay=5 parked=yes; wait 5; claim 1; claim 1; claim
+Signals are handed over: by the current, and by a job that a later end promotes, but never by an earlier one.
+    set retention=keep:completed/failed/cancelled log_level=all; grant
+    each $end = complete fail cancelled:
+        enqueue a payload=1 attributes=s:0+t:0; claim; enqueue a {SIGNAL}; enqueue a payload=2 attributes=u:2
+        enqueue a {WAKE} attributes=v:3; amend a attributes=s:4; enqueue a {WAKE} attributes=s:5; $end a
+        claim; $end a; enqueue a {SIGNAL}; forget a
+        enqueue a payload=1; claim; enqueue a {SIGNAL}; $end a; enqueue a payload=2; claim; forget a
+        enqueue a payload=1; claim; enqueue a {SIGNAL}; enqueue a payload=3 attributes=w:1 on_conflict=data:no
+        enqueue a {WAKE} attributes=v:3; retry a; claim; enqueue a {WAKE} attributes=x:1; $end a; forget a
+    events
+Signals are repeated with a request_key, and come in one batch with other requests.
+    grant; enqueue a; claim; release a {PARK}
+    enqueue a {SIGNAL} request_key=k
+    enqueue a {SIGNAL} request_key=k, b {SIGNAL} request_key=k, b, b {SIGNAL}
+    claim; enqueue a {SIGNAL}, a payload=2, a {WAKE} attributes=t:2 want_outcome=yes; release a {PARK}; claim
+Jobs with a key are parked and woken, with `max_active` 1.
+    set max_active=1; grant; enqueue a:k b:k; claim; release a {PARK}; claim; enqueue a {SIGNAL}; claim
+    complete b; claim; release a run_at=now parked=yes; enqueue c:k; claim; retry a
+    enqueue a {SIGNAL}; claim; complete last; claim
+A memo, counts and an error stay with a parked job, and with the key that its data has. [restarts]
+    grant; enqueue a payload=1 attributes=a:1 key=k; claim; report a 0.5 memo=m; retry a error=Oops; claim
+    release a {PARK}; counts; enqueue a {SIGNAL}; claim; release a delay=5 parked=yes; enqueue a {UPDATE}
+    counts; claim; release a {PARK}; enqueue a payload=2 key=m; claim
+""")
 #: A memo that is no text, to find a storage that decodes it.
 MEMO = "memo=\x00\xffmemo"
 RUN = f"enqueue a payload=1 attributes=a:1; claim; report a {MEMO}"
@@ -502,6 +603,40 @@ def serve_wide(lockstep: Lockstep) -> None:
     lockstep.serve([QueueStep(queue, ends_of(one)) for queue, one in zip(wide, claims, strict=True)], lease)
 
 
+def signal_to_the_limit(lockstep: Lockstep) -> None:
+    """Signal jobs up to the limit of attributes, and beyond it: as they wait, run, and have a successor.
+
+    The name and the value of a signal have 32 KiB together; two fit into one job.
+    """
+    wide, signals = b'"' + b"x" * (32 * KIB - 3) + b'"', Update(create=False, run_at="wake")
+
+    def signal(name: str, value: bytes = wide, key: str | None = None) -> EnqueueRequest:
+        job = NewJob(id="a", data=JobData(attributes={name: value}))
+        return EnqueueRequest(job=job, on_conflict=signals, request_key=key, want_outcome=True)
+
+    def send_all() -> None:
+        lockstep.enqueue(QUEUE, [signal("s"), signal("u", b"1" + b"0"), signal("t"), signal("u", b"1", "k")])
+        lockstep.enqueue(
+            QUEUE, [signal("s", b"1"), signal("u", b"2", "k"), signal("u", b"2", "k"), signal("v")]
+        )
+
+    player = Player(lockstep)
+    player.play("set log_level=all", "grant", "enqueue a", "claim", f"release a {PARK}")
+    send_all()
+    player.play("claim", "forget a", "enqueue a", "claim")
+    send_all()
+    player.play(f"release a {PARK}", "claim", "forget a", "enqueue a", "claim", "enqueue a payload=2")
+    lockstep.enqueue(QUEUE, [signal("s")])
+    player.play("amend a attributes=a:1", "enqueue a payload=3 attributes=b:2")
+    send_all()
+    player.play("enqueue b", "claim")
+    then = [FollowUp(queue=QUEUE, job=signal(name).job, on_conflict=signals) for name in ("w", "x")]
+    for id, fence in player.calls.saved["b"].items():
+        end = Complete(then=(*then, FollowUp(queue=QUEUE, job=NewJob(id="c"))))
+        lockstep.settle(QUEUE, [Settlement(id=id, fence=fence, action=end)])
+    player.play("complete a", "claim", "events")
+
+
 def use_two_handles(lockstep: Lockstep) -> None:
     """Make each call through one of two handles. Each change must show in the other one."""
     player = Player(lockstep)
@@ -522,6 +657,7 @@ def move_each_state(lockstep: Lockstep, session: ExampleSession) -> None:
     player = Player(lockstep)
     player.play("grant", "enqueue {a-h} payload=1 attributes=a:1", "claim 7", f"report last 0.5 {MEMO}")
     player.play("retry a delay=hour error=Oops", "release b", "hand_off c", "enqueue d payload=2", "fail e")
+    player.play("enqueue i j", "claim", f"release i {PARK}", "release j delay=0 parked=yes", "claim 1")
     player.play(f"fail f retention={KEEP}", "complete g result=1", "enqueue d", "cancel d running=yes")
     copy_and_compare(session, lockstep, QUEUE, 3)
 
@@ -529,8 +665,9 @@ def move_each_state(lockstep: Lockstep, session: ExampleSession) -> None:
 #: The histories that compare the state only where they say so.
 UNCOMPARED: Final = (*close_values.UNCOMPARED, serve_wide)
 LAST: Final[tuple[Callable[[Lockstep], None], ...]] = (
-    *(*UPDATES, *SUPERSEDED, *MEMOS, *ENDS),
+    *(*UPDATES, *SUPERSEDED, *SIGNALS, *MEMOS, *ENDS),
     amend_the_lease,
+    signal_to_the_limit,
     *MORE_ENDS,
     *LARGE,
     use_subclasses,
@@ -541,7 +678,7 @@ LAST: Final[tuple[Callable[[Lockstep], None], ...]] = (
 )
 #: The fixed histories that a durable storage runs again with restarts and compactions.
 INTERRUPTED: Final[tuple[FixedHistory, ...]] = tuple(
-    history for history in FIRST + UPDATES + SUPERSEDED + MEMOS + ENDS if "restarts" in history.tags
+    history for history in FIRST + UPDATES + SUPERSEDED + SIGNALS + MEMOS + ENDS if "restarts" in history.tags
 )
 
 

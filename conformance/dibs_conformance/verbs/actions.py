@@ -183,6 +183,7 @@ SITUATIONS: Final = {
     # A short lease can expire within an example.
     "runs under a short lease": "leases; enqueue; claim lease=1",
     "handed off": "runs; settle hand off",
+    "parked": "runs; settle park",
     "failed": "runs; settle fail",
     # The outcome expires as soon as a client adds `PAST_SHORT_TTL` to its time.
     "short outcome": "configure short outcomes; runs under a short lease; settle",

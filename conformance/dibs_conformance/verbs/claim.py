@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hypothesis.stateful import rule
@@ -34,8 +34,14 @@ from dibs_conformance.verbs.verb import (
 )
 
 
-def step(oracle: Oracle, queue_name: str, lease: str, limit: int, now: int) -> ClaimResult:
-    """Make admitted due jobs active: by priority, then by run_at, then by seq (contract 2)."""
+def step(
+    oracle: Oracle, queue_name: str, lease: str, limit: int, now: int, taken: Sequence[str] = ()
+) -> ClaimResult:
+    """Make admitted due jobs active: by priority, then by run_at, then by seq (contract 2).
+
+    Parked jobs of the same time have the same seq, and may come in any order: here in that of `taken`, the
+    ids that the storage took.
+    """
     queue = oracle.queue(queue_name)
     holder = queue.lease(lease, now)
     if holder is None:
@@ -48,7 +54,8 @@ def step(oracle: Oracle, queue_name: str, lease: str, limit: int, now: int) -> C
     due = [job for job in queue.jobs() if job.run is None and job.run_at <= now]
     jobs: list[Job] = []
     full = full_keys(queue)
-    for job in sorted(due, key=lambda job: claim_order(job, job.seq)):
+    places = {id: place for place, id in enumerate(taken)}
+    for job in sorted(due, key=lambda job: (claim_order(job, job.seq), places.get(job.id, limit))):
         if len(jobs) < free and is_admitted(queue, job, now, full):
             jobs.append(activate(queue, job, lease, holder.holder, now))
             full = full_keys(queue)
@@ -118,7 +125,7 @@ def check_skipped(
     for job in queue.jobs():
         if job.run is not None or job.run_at > now or part.may_skip(job.id):
             continue
-        seq = world.numbering.actual("seq", (queue.name, job.id), job.seq)
+        seq = world.numbering.actual("seq", (queue.name, job.id), job.seq) if job.seq else 0
         passed = until is None or (seq is not None and claim_order(job, seq) < until)
         if passed and is_admitted(queue, job, now):
             raise Mismatch(f"claim skipped {job.id!r}, which was due")
@@ -175,7 +182,8 @@ class ClaimCalls(LockstepCore):
         self, queue: str, args: Mapping[str, Any], answer: ClaimResult, storage: Storage
     ) -> None:
         """Compare the answer of a claim by the handle `storage`. Later reads may use another one."""
-        expected = step(self.oracle, queue, args["lease"], args["limit"], self.now)
+        taken = [job.id for job in answer.jobs]
+        expected = step(self.oracle, queue, args["lease"], args["limit"], self.now, taken)
         if expected.lost:
             answer = replace(answer, next_due=None)
         self._compare_jobs(queue, expected, answer)

@@ -41,8 +41,9 @@ CONFLICT_OPTIONS: tuple[OnConflict, ...] = (
     *(Update(data=False, run_at="earlier"), Update(run_at="later", reset_counts=False)),
     Update(create=False, run_at="later"),
     Update(supersede=True),
+    Update(create=False, run_at="wake"),
 )
-UPDATE_ONLY = 7
+UPDATE_ONLY, SIGNAL = 7, 9
 #: `ClientAction.data` is an index into these, or `LARGE_DATA` for a payload of `LARGE_BYTES` bytes.
 JOB_DATA = (
     JobData(payload=b"1"),
@@ -61,11 +62,12 @@ def build_requests(action: ClientAction) -> list[EnqueueRequest]:
     key = "k" if action.flag and action.nth_newest else None
     if action.serial:
         data, key = replace(data, payload=b"%d" % action.serial), key and f"k{action.serial % KEYS}"
-    if action.conflict == UPDATE_ONLY:
-        data = JobData()
+    if action.conflict in (UPDATE_ONLY, SIGNAL):
+        attributes = {"s": b"%d" % action.serial} if action.conflict == SIGNAL else {}
+        data = JobData(attributes=attributes)
     return [
         EnqueueRequest(
-            job=NewJob(id=id, data=data, delay=action.delay or None),
+            job=NewJob(id=id, data=data, delay=None if action.conflict == SIGNAL else action.delay or None),
             on_conflict=CONFLICT_OPTIONS[action.conflict],
             request_key=key,
         )
@@ -161,6 +163,8 @@ VERB = Verb(
         enqueue beside cancel (3, enqueue): runs / enqueue conflict=8 / cancel flag
         enqueue beside reap (3, enqueue): runs under a short lease / enqueue conflict=8 / reap late
         enqueue beside finish (3, enqueue): handed off / enqueue conflict=8 / finish
+        enqueue beside settle (3, enqueue): runs / enqueue conflict=9 / settle
+        enqueue beside enqueue (3, enqueue): parked / enqueue conflict=9 / enqueue conflict=9
         enqueue beside enqueue (3, A bound on the waiting jobs): configure one waiting / enqueue / enqueue b
         enqueue beside claim (3, A bound on the waiting jobs): a full queue / enqueue b / claim
         enqueue beside cancel (3, A bound on the waiting jobs): a full queue / enqueue a b / cancel
@@ -172,6 +176,8 @@ VERB = Verb(
         update: leases; enqueue / enqueue data=1
         block: runs / enqueue a a data=1
         update only: runs / enqueue conflict=7
+        signal: runs with a successor / enqueue conflict=9
+        wake: parked / enqueue conflict=9
         supersede: runs / enqueue a a conflict=8
         supersede a handed-off run: handed off / enqueue conflict=8
         full: a full queue / enqueue b a nth_newest=1 flag

@@ -61,6 +61,7 @@ SETTLE_ACTIONS: dict[str, SettleAction] = {
     "retry later": RetryLater(delay=5, cause="timeout", error=ERROR),
     "release": Release(),
     "release until": Release(delay=5),
+    "park": Release(delay=5, parked=True),
     "hand off": HandOff(),
 }
 #: The names of the actions in recorded histories.
@@ -123,7 +124,8 @@ def settle_active(
         return SettleResult("done")
     if isinstance(action, HandOff):
         return hand_off(queue, record, now)
-    if job.run.lease is None or (action.run_at is not None and action.delay is not None):
+    times = sum(time is not None for time in (action.run_at, action.delay))
+    if job.run.lease is None or times > 1 or (isinstance(action, Release) and action.parked and not times):
         return SettleResult("refused")
     return SettleResult("returned" if return_to_waiting(queue, record, action, now) else "cancelled")
 
@@ -271,6 +273,9 @@ VERB = Verb(
         settle beside reap (3, Leases): / settle late / reap late; claim
         settle beside events (3, Events): runs under a short lease; enqueue b / settle late / cancel b; events
         settle beside claim (2): a full key / settle / claim / claim
+        settle beside enqueue (3, settle): runs / settle park / enqueue conflict=9
+        settle beside enqueue (3, settle): runs / settle park / enqueue conflict=9; cancel
+        settle beside claim (3, settle): parked / enqueue conflict=9 / claim
     """),
     scenes=read_scenes("""
         complete: runs with a successor / settle ids=a+b flag
@@ -279,6 +284,8 @@ VERB = Verb(
         release until: runs / settle release until
         retry: runs with a successor / settle retry later
         release: runs / settle release
+        park: runs / settle park
+        park beside an update: runs with a successor / settle park
         hand off: runs / settle hand off
         free a key: one of two; claim / settle ids=a+b
     """),

@@ -142,7 +142,7 @@ def check_settle_action(action: SettleAction, limits: Limits = LIMITS) -> None:
         _check_retry(action)
         return
     elif isinstance(action, Release):
-        _check_time_or_delay(action)
+        _check_release(action)
         return
     else:
         check_is_a("action", action, Cancelled, HandOff)
@@ -191,6 +191,15 @@ def _check_time_or_delay(action: RetryLater | Release) -> None:
         check_time("run_at", action.run_at)
     if action.delay is not None:
         check_duration("delay", action.delay)
+
+
+def _check_release(action: Release) -> None:
+    _check_time_or_delay(action)
+    check_flag("parked", action.parked)
+    if action.parked and action.run_at is None and action.delay is None:
+        raise Refused(
+            "parked is True without run_at or delay; set the time until which the job waits", field="parked"
+        )
 
 
 def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:

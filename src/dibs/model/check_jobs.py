@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Self, get_args
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from dibs.errors import BatchRefused, Refused
 from dibs.model.check_values import (
@@ -169,8 +170,26 @@ def check_conflict(on_conflict: OnConflict, job: NewJob | None = None) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise Refused(f"on_conflict.{name} must be True or False", field=f"on_conflict.{name}")
-    if isinstance(on_conflict, Update) and not on_conflict.create:
-        _check_update_only(on_conflict, job)
+    if isinstance(on_conflict, Update):
+        if on_conflict.run_at == "wake":
+            _check_wake(on_conflict, job)
+        if not on_conflict.create:
+            _check_update_only(on_conflict, job)
+
+
+def _check_wake(rule: Update, job: NewJob | None) -> None:
+    if rule.create:
+        raise Refused(
+            "on_conflict.run_at is 'wake', which makes a parked job due now, but the request may make a new "
+            "job; set on_conflict.create to False",
+            field="on_conflict.run_at",
+        )
+    if job is not None and not (job.run_at is None and job.delay is None):
+        raise Refused(
+            "on_conflict.run_at is 'wake', which makes a parked job due now, but the job has a time of its "
+            "own; leave run_at and delay out",
+            field="on_conflict.run_at",
+        )
 
 
 def _check_update_only(rule: Update, job: NewJob | None) -> None:
@@ -185,10 +204,12 @@ def _check_update_only(rule: Update, job: NewJob | None) -> None:
             "place of the run; leave create out, or call cancel with running=True",
             field="on_conflict.supersede",
         )
-    if job is not None and job.data is not NO_DATA and job.data != NO_DATA:
+    if job is None or job.data is NO_DATA:
+        return
+    if replace(job.data, attributes=NO_ATTRIBUTES) != NO_DATA:
         raise Refused(
-            "data is set, but an update with create=False changes only run_at and the counts of a live job; "
-            "leave payload, attributes, priority, key, overrides and retention out",
+            "data is set, but an update with create=False changes only run_at, the counts and the attributes "
+            "of a live job; leave payload, priority, key, overrides and retention out",
             field="data",
         )
 

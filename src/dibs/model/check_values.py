@@ -110,12 +110,11 @@ def check_attributes(attributes: Mapping[str, bytes], limits: Limits = LIMITS) -
             f"attributes must map names to encoded JSON, not be {type(attributes).__name__}",
             field="attributes",
         )
-    size = 0
     for name, value in attributes.items():
         field = f"attributes[{name!r:.60}]"
         check_text(field, name, limits.attributes)
         check_bytes(field, value, limits.attributes)
-        size += len(name.encode()) + len(value)
+    size = size_of_attributes(attributes)
     if size > limits.attributes:
         raise Refused(
             f"attributes have {size} bytes; the limit is {limits.attributes}: use the payload instead",
@@ -123,6 +122,11 @@ def check_attributes(attributes: Mapping[str, bytes], limits: Limits = LIMITS) -
         )
     for name, value in attributes.items():
         check_json(f"attributes[{name!r:.60}]", value, limits.depth)
+
+
+def size_of_attributes(attributes: Mapping[str, bytes]) -> int:
+    """Return the number of bytes of all names and values, to which the limit of attributes applies."""
+    return sum(len(name.encode()) + len(value) for name, value in attributes.items())
 
 
 def check_json(field: str, encoded: bytes, depth: int = LIMITS.depth) -> None:

@@ -156,7 +156,8 @@ class Job(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     run_at: int
     #: The time of the first enqueue, in ms since the epoch.
     enqueued_at: int
-    #: The position among jobs of equal priority and run_at: a lower number is claimed first.
+    #: The position among jobs of equal priority and run_at: a lower number is claimed first. A
+    #: parked job has 0.
     seq: int
     #: The revision of the oldest enqueue that was merged into this job.
     first: int
@@ -178,6 +179,11 @@ class Job(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     origin: Origin | None = None
     #: The run of an active job; None while the job waits.
     run: ActiveRun | None = None
+
+    @property
+    def is_parked(self) -> bool:
+        """True if the job waits for a wake: a release with `parked` made it wait, and nothing ended that."""
+        return self.run is None and self.seq == 0
 
     @property
     def is_retrying(self) -> bool:

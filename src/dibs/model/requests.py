@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from dibs.model.job import Error, NewJob, OutcomeRetention
 from dibs.model.retry import RetryCause
 
-RunAtRule = Literal["always", "never", "later", "earlier"]
+RunAtRule = Literal["always", "never", "later", "earlier", "wake"]
 LogLevel = Literal["off", "runs", "all"]
 WhenFull = Literal["refuse", "drop_new"]
 
@@ -29,12 +29,14 @@ class Update(Struct, frozen=True, gc=False, tag="update"):
     """True to replace payload, attributes, priority, key, overrides and retention together; False to keep
     all of them. None means the value of `create`."""
     run_at: RunAtRule = "always"
-    """`always` takes the new run_at and `never` keeps the old one; `later` and `earlier` compare the two."""
+    """`always` takes the new run_at and `never` keeps the old one; `later` and `earlier` compare the two.
+    `wake` makes a parked job due now, and keeps the time of any other job; it needs `create=False`, and the
+    request has no time."""
     reset_counts: bool | None = None
     """True to set attempts, retries, stalls and timeouts to 0. None means the value of `data`."""
     create: bool = True
-    """False for an update-only request: an id without a live job stays unchanged. Such a request has no data,
-    and moves only `run_at` and the counts of a live job."""
+    """False for an update-only request: an id without a live job stays unchanged. Such a request moves only
+    `run_at` and the counts of a live job, and merges its attributes into those of the job."""
     supersede: bool = False
     """True to ask the active run that the request meets to end, as `cancel` with `running=True` does. The
     request is its successor, and the run cannot come back. A handed-off run ends as cancelled at once. It is
@@ -145,6 +147,9 @@ class Release(Struct, frozen=True, gc=False, kw_only=True, tag="release"):
     delay: int | None = None
     #: The earliest time of the next run, in ms since the epoch.
     run_at: int | None = None
+    #: True to park the job: it waits until that time, or until an update with the rule `wake`. If a request
+    #: came for the id since the claim, the job is due now instead. Needs a time.
+    parked: bool = False
 
 
 class HandOff(Struct, frozen=True, gc=False, tag="hand_off"):

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from dibs.errors import Refused
 from dibs.model import transitions
 from dibs.model.check_arguments import check_cost, check_settle_action
+from dibs.model.check_values import size_of_attributes
 from dibs.model.job import EMPTY, ActiveRun, Job, NewJob, Outcome, OutcomeRetention, Slot, Successor
-from dibs.model.limits import Limits
+from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -58,9 +59,12 @@ FULL: Final[dict[WhenFull, EnqueueResult]] = {
     "refuse": EnqueueResult("full", "nothing", 0, 0),
     "drop_new": EnqueueResult("dropped", "nothing", 0, 0),
 }
-#: The statuses of requests that `max_waiting` stopped. A queue forgets their request keys.
+#: The statuses of requests that changed nothing and may be accepted later: those that `max_waiting` stopped,
+#: and `full` for attributes that are too large. A queue forgets their request keys.
 STOPPED: Final = frozenset(result.status for result in FULL.values())
 CANCELLED: Final = SettleResult("cancelled")
+#: The size in bytes beyond which an update-only request merges no attributes.
+MOST_ATTRIBUTES: Final = LIMITS.attributes
 #: The reason of the result `refused` for a settlement that would return a handed-off run to the queue.
 REASON_CAN_ONLY_END: Final = (
     "the run was handed off and can only end: settle it as Complete, Fail or Cancelled"
@@ -127,6 +131,24 @@ def decide_unchanged(slot: Slot, rule: OnConflict, now: int) -> EnqueueResult | 
     return None if rule.create or slot.current is not None else ABSENT
 
 
+def decide_attributes(slot: Slot, new: NewJob, rule: OnConflict) -> EnqueueResult | None:
+    """Return the result of an update-only request whose attributes do not fit into the live job of its id.
+
+    Return None if the caller must apply the request. The state that was found tells this `full` from that of
+    `max_waiting`, which has found nothing.
+    """
+    if isinstance(rule, Reject) or rule.create or not new.data.attributes or slot.current is None:
+        return None
+    for part in (slot.current, slot.successor):
+        if (
+            part is not None
+            and size_of_attributes({**part.data.attributes, **new.data.attributes}) > MOST_ATTRIBUTES
+        ):
+            found: FoundState = "waiting" if slot.current.run is None else _active_state(slot)
+            return EnqueueResult("full", found, 0, 0)
+    return None
+
+
 def decide_new(slot: Slot, settings: Settings, waiting: int) -> EnqueueResult | None:
     """Return the result of a request that `max_waiting` stops; None if the caller must enqueue its job.
 
@@ -158,8 +180,11 @@ def apply_update(
     """Enqueue a job with Update. Return the next slot, the result, and the part that the job went into.
 
     The part is the current or the successor of the next slot. `number` is the revision of the enqueue. The
-    caller has asked `decide_unchanged` before, so an update-only request finds a live job.
+    caller has asked `decide_unchanged` and `decide_attributes` before, so an update-only request finds a live
+    job with room for its attributes.
     """
+    if not rule.create and new.data.attributes:
+        slot = transitions.amend(slot, JobPatch(attributes=new.data.attributes), now)
     job = slot.current
     if job is None:
         slot = transitions.enqueue_first(slot, new, now, number)
@@ -312,18 +337,18 @@ def decide_retry_failed(slot: Slot, now: int) -> RetryFailedStatus:
 # -- import ------------------------------------------------------------------------------------------
 
 
-def imported_slot(slot: Slot, now: int, retention: OutcomeRetention) -> Slot:
+def imported_slot(slot: Slot, now: int, retention: OutcomeRetention, draw: Callable[[], int]) -> Slot:
     """Return the slot to store for an imported id.
 
     The lease of an active job does not exist in the new storage. So the job waits again, or ends as cancelled
-    if that was requested.
+    if that was requested. `draw` returns a new number, above those of the slot.
     """
     job = slot.current
     if job is None or job.run is None or job.run.lease is None:
         return slot
     if job.run.cancel_requested:
         return transitions.end(slot, job, Cancelled(), now, retention)
-    return transitions.release(slot, job)
+    return transitions.release_by(slot, job, Release(), now, draw)
 
 
 def numbers_in(slot: Slot) -> list[int]:

@@ -24,6 +24,7 @@ BLOCKED_UPDATES: Final = "active+blocked (creates nothing)"
 JOINED: Final = "the outcome's range takes in the successor's"
 ASKED: Final = "sets cancel_requested of the current"
 REPLACED: Final = "the run ends as cancelled; the successor is promoted"
+PARKED: Final = "waiting (parked)"
 HANDED_OFF: Final = "active (handed off)"
 HANDED_OFF_BLOCKED: Final = "active+blocked (handed off)"
 
@@ -41,6 +42,25 @@ TABLE: Final = (
         "active+blocked",
         "blocked",
         "joins the list of updates",
+    ),
+    Row("enqueue Update(wake)", "nothing", "nothing", "absent", "unchanged; no revision is drawn"),
+    Row(
+        "enqueue Update(wake)", "waiting", "waiting", "updated", "attributes and counts; run_at and seq kept"
+    ),
+    Row("enqueue Update(wake)", PARKED, "waiting", "updated", "due now; the seq is the revision"),
+    Row(
+        "enqueue Update(wake)",
+        "active",
+        "active+blocked",
+        "blocked",
+        "attributes now; joins the list of updates",
+    ),
+    Row(
+        "enqueue Update(wake)",
+        "active+blocked",
+        "active+blocked",
+        "blocked",
+        "attributes now; joins the list of updates",
     ),
     Row("enqueue Update(supersede)", "nothing", "waiting", "queued", "as without supersede"),
     Row("enqueue Update(supersede)", "waiting", "waiting", "updated", "as without supersede"),
@@ -70,6 +90,14 @@ TABLE: Final = (
     Row("settle Release", "active+blocked", "waiting", "returned", "the successor is folded in"),
     Row("settle Release(delay)", "active", "waiting", "returned", "attempts - 1; a fresh seq"),
     Row("settle Release(delay)", "active+blocked", "waiting", "returned", "the successor is folded in"),
+    Row("settle Release(parked)", "active", PARKED, "returned", "attempts - 1; seq 0"),
+    Row(
+        "settle Release(parked)",
+        "active+blocked",
+        "waiting",
+        "returned",
+        "due now; the successor is folded in",
+    ),
     Row("settle HandOff", "active", "active", "handed_off", "leaves its lease; can only end"),
     Row("settle HandOff", "active+blocked", "active+blocked", "handed_off", "leaves its lease; can only end"),
     Row("reap", "active", "waiting", "stalled", "stalls + 1; a fresh seq; due now"),

@@ -10,7 +10,7 @@ active+blocked (active with a successor, which merges the enqueues during the ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -34,7 +34,7 @@ from dibs.model.job import (
     Successor,
 )
 from dibs.model.overrides import Overrides
-from dibs.model.requests import Complete, End, Fail, JobPatch, Update
+from dibs.model.requests import Complete, End, Fail, JobPatch, Release, Update
 from dibs.model.retry import RetryCause
 
 #: The most dropped ranges that an id keeps. Each is a range of enqueues that a cancel removed during a run
@@ -74,11 +74,21 @@ def enqueue_first(slot: Slot, new: NewJob, now: int, number: int) -> Slot:
 
 
 def update(slot: Slot, job: Job, new: NewJob, rule: Update, now: int, number: int) -> Slot:
-    """Waiting -> waiting, updated in place: the job keeps its seq."""
+    """Waiting -> waiting, updated in place: the job keeps its seq.
+
+    A parked job that the rule moves is no longer parked: its seq becomes the revision. `wake` moves only a
+    parked job, to now.
+    """
+    seq, run_at_rule = job.seq, rule.run_at
+    if job.is_parked and run_at_rule != "never":
+        seq = number
+        if run_at_rule == "wake":
+            run_at_rule = "earlier"
     job = replace(
         job,
         data=new.data if rule.replaces else job.data,
-        run_at=fold.move_run_at(job.run_at, rule.run_at, resolve_run_at(new, now)),
+        run_at=fold.move_run_at(job.run_at, run_at_rule, resolve_run_at(new, now)),
+        seq=seq,
         revision=number,
         enqueues=job.enqueues + 1,
     )
@@ -120,11 +130,33 @@ def retry(slot: Slot, job: Job, cause: RetryCause, run_at: int, seq: int, error:
     return _back_to_waiting(slot, back)
 
 
+def release_by(slot: Slot, job: Job, action: Release, now: int, draw: Callable[[], int]) -> Slot:
+    """Active -> waiting by an action Release. `draw` returns a new number, for the seq of the job.
+
+    - Without a time, the job keeps its seq. A job that was claimed while it was parked has none, and draws
+      one.
+    - With `parked`, the job is parked: its seq becomes 0. If a request was blocked since the claim, the job
+      is due now instead, so that its next run finds what came.
+    """
+    run_at = action.run_at if action.delay is None else now + action.delay
+    if action.parked:
+        if not _was_blocked(slot, job):
+            return release(slot, job, run_at, 0)
+        run_at = now
+    return release(slot, job, run_at, draw() if run_at is not None or job.seq == 0 else None)
+
+
+def _was_blocked(slot: Slot, job: Job) -> bool:
+    """Return whether a request was blocked since the claim of the run, also one that a cancel dropped."""
+    assert job.run is not None, "bug in dibs: only a run is released"  # noqa: S101
+    return slot.successor is not None or (bool(slot.dropped) and slot.dropped[-1][1] > job.run.fence)
+
+
 def release(slot: Slot, job: Job, run_at: int | None = None, seq: int | None = None) -> Slot:
     """Active -> waiting, with 1 attempt less, as if the job had not been claimed.
 
-    A release with a time gets the new `run_at` and `seq`; without both, the job keeps its own. The updates of
-    the successor, if any, are applied to the returned job.
+    A release with a time gets the new `run_at` and `seq`; without both, the job keeps its own. With the
+    seq 0 it is parked. The updates of the successor, if any, are applied to the returned job.
     """
     back = replace(
         job,

@@ -164,7 +164,9 @@ def test_nearly_every_rule_applies_to_random_histories() -> None:
     """Random histories do not contain a drain, counts and a log read after one, outside effects, and limits.
     Only planted histories do.
     """
-    met = {law.name.split()[0] for seed in range(100) for law in check(make_history(seed)).laws if law.met}
+    met = {
+        law.name.split()[0] for seed in range(300, 400) for law in check(make_history(seed)).laws if law.met
+    }
 
     assert {"R2", "R13", "R19", "R26", "R27", "R30", "R31"} == set(NAMES) - met
     assert "R22" in met

@@ -40,7 +40,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_a_retry_keeps_its_place": (
         "seq: Retry draws a fresh one",
         "ends",
-        "seq = CASE WHEN back_at IS NULL THEN seq ELSE nextval('numbers') END",
+        "seq = CASE WHEN parks THEN 0 WHEN back_at IS NULL AND seq > 0 THEN seq ELSE nextval('numbers') END",
         "seq = seq",
     ),
     "sql_a_dropped_range_is_not_remembered": (

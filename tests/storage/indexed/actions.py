@@ -58,7 +58,7 @@ new_jobs = st.builds(NewJob, id=ids, data=data, delay=st.one_of(st.none(), soon)
 run_at_rules = st.sampled_from(("always", "never", "later", "earlier"))
 conflicts = st.one_of(
     st.builds(Update, data=st.booleans(), run_at=run_at_rules),
-    st.builds(Update, run_at=run_at_rules, create=st.sampled_from((False,))),
+    st.builds(Update, run_at=st.one_of(run_at_rules, st.just("wake")), create=st.sampled_from((False,))),
     st.builds(Update, data=st.booleans(), run_at=run_at_rules, supersede=st.sampled_from((True,))),
     st.builds(Reject, failed=st.booleans()),
 )
@@ -74,6 +74,7 @@ hows: st.SearchStrategy[SettleAction] = st.one_of(
         RetryLater, delay=soon, cause=st.sampled_from(("error", "timeout", "stall")), error=st.just(ERROR)
     ),
     st.sampled_from((Cancelled(), Cancelled(error=ERROR), Release(), Release(delay=9), HandOff())),
+    st.builds(Release, delay=soon, parked=st.sampled_from((True,))),
 )
 patches = st.sampled_from(
     (

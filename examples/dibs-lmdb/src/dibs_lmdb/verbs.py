@@ -75,7 +75,7 @@ def enqueue(queues: Queues, name: str, requests: Sequence[EnqueueRequest]) -> li
             continue
         before = queue.get(request.job.id)
         result = admit(queues, name, request.job, request.on_conflict)
-        if request.request_key is not None:
+        if request.request_key is not None and result.status not in rules.STOPPED:
             # A request that changed nothing has no job, so its remembered result names no id.
             id = "" if result.status == "absent" else request.job.id
             queue.remember(request.request_key, structs.replace(result, id=id))
@@ -90,6 +90,7 @@ def admit(queues: Queues, name: str, new: NewJob, on_conflict: OnConflict) -> En
     queue, now = queues[name], queues.step.now
     before = queue.get(new.id)
     unchanged = rules.decide_unchanged(before, on_conflict, now)
+    unchanged = unchanged or rules.decide_attributes(before, new, on_conflict)
     if unchanged is not None:
         return unchanged
     if isinstance(on_conflict, Reject):
@@ -146,9 +147,7 @@ def apply(queues: Queues, queue: QueueRecords, id: str, action: SettleAction) ->
         queue.put(id, before, after)
         queue.log(events.attempt_event(events.KIND_OF_CAUSE[action.cause], job, now, action.error))
     elif isinstance(action, Release):
-        at = action.run_at if action.delay is None else now + action.delay
-        seq = None if at is None else queue.step.draw()
-        queue.put(id, before, transitions.release(before, job, at, seq))
+        queue.put(id, before, transitions.release_by(before, job, action, now, queue.step.draw))
         queue.log(events.attempt_event("released", job, now))
     elif isinstance(action, HandOff):
         after = transitions.hand_off(before, job, run)

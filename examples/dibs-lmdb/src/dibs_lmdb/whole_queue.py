@@ -80,6 +80,6 @@ def import_record(queues: Queues, name: str, record: ExportRecord) -> ImportStat
     if rules.hide_expired_outcome(before, step.now) != EMPTY:
         return "exists"
     step.meta.drawn = max(step.meta.drawn, *rules.numbers_in(record.slot), 0)
-    after = rules.imported_slot(record.slot, step.now, queue.record.settings.retention)
+    after = rules.imported_slot(record.slot, step.now, queue.record.settings.retention, step.draw)
     queue.put(record.id, before, after)
     return "imported"

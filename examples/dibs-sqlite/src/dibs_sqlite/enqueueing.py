@@ -45,6 +45,7 @@ def admit(
     """
     before = queue.get(new.id)
     unchanged = rules.decide_unchanged(before, on_conflict, tx.now)
+    unchanged = unchanged or rules.decide_attributes(before, new, on_conflict)
     if unchanged is not None:
         return unchanged
     most = queue.settings.max_waiting
@@ -80,6 +81,6 @@ def _import_one(tx: Transaction, queue: QueueRows, record: ExportRecord) -> Impo
     if here.current is not None or transitions.unexpired(here.outcome, tx.now) is not None:
         return "exists"
     tx.number = max(tx.number, *rules.numbers_in(record.slot))
-    after = rules.imported_slot(record.slot, tx.now, queue.settings.retention)
+    after = rules.imported_slot(record.slot, tx.now, queue.settings.retention, tx.draw)
     queue.put(record.id, here, after)
     return "imported"

@@ -70,9 +70,7 @@ def _retry_later(tx: Transaction, queue: QueueRows, slot: Slot, job: Job, how: R
 
 
 def _release(tx: Transaction, queue: QueueRows, slot: Slot, job: Job, how: Release) -> None:
-    run_at = how.run_at if how.delay is None else tx.now + how.delay
-    seq = None if run_at is None else tx.draw()
-    queue.put(job.id, slot, transitions.release(slot, job, run_at, seq))
+    queue.put(job.id, slot, transitions.release_by(slot, job, how, tx.now, tx.draw))
     queue.log_event(events.attempt_event("released", job, tx.now))
 
 

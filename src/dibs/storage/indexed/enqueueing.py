@@ -61,6 +61,7 @@ def admit(
     rule = DEFAULT_UPDATE
     if on_conflict is not DEFAULT_UPDATE:  # rare
         unchanged = rules.decide_unchanged(slot, on_conflict, index.now)
+        unchanged = unchanged or rules.decide_attributes(slot, new, on_conflict)
         if unchanged is not None:
             return unchanged
         rule = DEFAULT_UPDATE if isinstance(on_conflict, Reject) else on_conflict

@@ -83,9 +83,7 @@ def _retry_later(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: 
 
 
 def _release(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: Release) -> None:
-    run_at = action.run_at if action.delay is None else index.now + action.delay
-    seq = None if run_at is None else index.next_number()
-    queue.put(job.id, transitions.release(slot, job, run_at, seq))
+    queue.put(job.id, transitions.release_by(slot, job, action, index.now, index.next_number))
     if queue.settings.log_level != "off":
         index.log_event(queue, events.attempt_event("released", job, index.now))
 

@@ -110,5 +110,5 @@ def _import_record(index: Index, queue: QueueIndex, id: str, slot: Slot) -> Impo
     if existing.current is not None or transitions.unexpired(existing.outcome, index.now):
         return "exists"
     index.number = max(index.number, *rules.numbers_in(slot))
-    queue.put(id, rules.imported_slot(slot, index.now, queue.settings.retention))
+    queue.put(id, rules.imported_slot(slot, index.now, queue.settings.retention, index.next_number))
     return "imported"

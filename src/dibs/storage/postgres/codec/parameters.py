@@ -40,7 +40,8 @@ from dibs.storage.postgres.codec.positions import FEWEST_POSITIONS, RowPositions
 Params = dict[str, Any]
 
 _encode: Final = msgspec.json.Encoder(enc_hook=to_plain).encode
-_RULES: Final = {"always": 0, "never": 1, "later": 2, "earlier": 3}
+#: The functions know `wake` as a bit beside the rule `never`.
+_RULES: Final = {"always": 0, "never": 1, "later": 2, "earlier": 3, "wake": 256 | 1}
 KEEPS_DATA, KEEPS_COUNTS, REJECTS, REJECTS_FAILED, UPDATES_ONLY, SUPERSEDES = 4, 8, 16, 32, 64, 128
 KINDS: Final[dict[type, str]] = {
     Complete: "completed",
@@ -197,7 +198,7 @@ def encode_details(action: SettleAction, cost: int | None = None) -> str | None:
     if isinstance(action, RetryLater):
         fields |= {"cause": action.cause, "when": encode_start(action.run_at, action.delay)}
     elif isinstance(action, Release):
-        fields["when"] = encode_start(action.run_at, action.delay)
+        fields |= {"when": encode_start(action.run_at, action.delay), "parked": action.parked or None}
     elif isinstance(action, Complete | Fail | Cancelled) and action.retention is not None:
         fields["retention"] = action.retention
     if isinstance(action, Fail | RetryLater | Cancelled) and action.error is not None:

@@ -99,10 +99,12 @@ END $$;
 
 -- return_to_queue(queue, job, now, run_at, cause, error) -> the events to log. The active job waits again, and the
 -- enqueues that its successor has merged are applied to it. `cause` is error, timeout or stall; NULL releases the job,
--- with 1 attempt less. A release without `back_at` keeps the place of the job, its run_at and seq. Never called for a
--- run whose cancellation was requested.
+-- with 1 attempt less. A release without `back_at` keeps the place of the job, its run_at and seq; a job that was claimed
+-- while it was parked has no seq to keep. With `parks` the job is parked until `back_at`: its seq is 0. If a request was
+-- blocked since the claim, also one that a cancel dropped, the job is due now instead. Never called for a run whose
+-- cancellation was requested.
 CREATE OR REPLACE FUNCTION return_to_queue(
-    qu queues, j live, now_ms bigint, back_at bigint, cause text, why json
+    qu queues, j live, now_ms bigint, back_at bigint, cause text, why json, parks boolean DEFAULT false
 ) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     s successor := j.next;
@@ -113,13 +115,17 @@ DECLARE
     after bigint;
     level smallint;
 BEGIN
+    IF parks AND (folds OR j.dropped[cardinality(j.dropped)] > j.fence) THEN
+        parks := false;
+        at := now_ms;
+    END IF;
     IF folds THEN
         -- greatest and least ignore NULL, which stands for no limit.
         at := least(greatest(at, s.lo), s.hi);
     END IF;
     UPDATE live SET
         state = 'w', run_at = at,
-        seq = CASE WHEN back_at IS NULL THEN seq ELSE nextval('numbers') END,
+        seq = CASE WHEN parks THEN 0 WHEN back_at IS NULL AND seq > 0 THEN seq ELSE nextval('numbers') END,
         revision = CASE WHEN folds THEN s.revision ELSE revision END,
         enqueues = enqueues + CASE WHEN folds THEN s.enqueues ELSE 0 END,
         attempts = CASE WHEN resets THEN 0 WHEN cause IS NULL THEN attempts - 1 ELSE attempts END,

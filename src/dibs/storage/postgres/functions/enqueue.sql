@@ -438,6 +438,16 @@ BEGIN
         revision := j.revision;
         RETURN;
     END IF;
+    IF r.how & 64 <> 0 AND r.attributes IS NOT NULL THEN
+        j := add_attributes(j, r.attributes);
+        IF greatest(size_of(j.attributes), size_of((j.next).attributes)) > 65536 THEN
+            -- MOST_ATTRIBUTES in dibs/model/rules.py
+            status := 'full';
+            first := 0;
+            revision := 0;
+            RETURN;
+        END IF;
+    END IF;
     revision := nextval('numbers');
     IF was = 'waiting' THEN
         status := 'updated';
@@ -446,7 +456,10 @@ BEGIN
         RETURN;
     END IF;
     j.next := folded(j.next, r, r.run_at, now_ms, revision);
-    UPDATE live SET next = j.next WHERE q = j.q AND id = j.id;
+    UPDATE live SET
+        next = j.next,
+        attributes = CASE WHEN r.how & 64 <> 0 THEN j.attributes ELSE attributes END
+    WHERE q = j.q AND id = j.id;
     status := 'blocked';
     first := (j.next).first;
     IF qu.log_level = 'all' THEN
@@ -461,24 +474,42 @@ BEGIN
     END IF;
 END $$;
 
+-- add_attributes(job, attributes) -> the job with the attributes of an update-only request merged into its own, and into
+-- those of a successor that makes a job.
+CREATE OR REPLACE FUNCTION add_attributes(j live, given json) RETURNS live LANGUAGE plpgsql AS $$
+DECLARE
+    s successor := j.next;
+BEGIN
+    j.attributes := merged(j.attributes, given);
+    IF s.seq > 0 THEN
+        s.attributes := merged(s.attributes, given);
+        j.next := s;
+    END IF;
+    RETURN j;
+END $$;
+
 -- renew_waiting(queue, job, request, now, number) -> the events to log. Updates a waiting job, which keeps its seq and
--- so its position among equal jobs. The memo belongs to the data: a request that replaces the data drops it.
+-- so its position among equal jobs. A parked job, whose seq is 0, gets one if the request moves or wakes it. The memo
+-- belongs to the data: a request that replaces the data drops it. `job` has the attributes of an update-only request.
 CREATE OR REPLACE FUNCTION renew_waiting(qu queues, j live, r request, now_ms bigint, number bigint) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
     replaces boolean := r.how & 4 = 0;
     resets boolean := r.how & 8 = 0;
+    parked boolean := j.seq = 0;
+    wakes boolean := parked AND r.how & 256 <> 0;
 BEGIN
     IF j.key IS NOT NULL THEN
         PERFORM free_key(j);
     END IF;
     UPDATE live SET
         state = 'w',
-        run_at = moved(run_at, r.how & 3, r.run_at),
+        run_at = CASE WHEN wakes THEN least(run_at, now_ms) ELSE moved(run_at, r.how & 3, r.run_at) END,
+        seq = CASE WHEN wakes OR parked AND r.how & 3 <> 1 THEN number ELSE seq END,
         revision = number, enqueues = enqueues + 1,
         payload = CASE WHEN replaces THEN r.payload ELSE payload END,
         priority = CASE WHEN replaces THEN r.priority ELSE priority END,
-        attributes = CASE WHEN replaces THEN r.attributes ELSE attributes END,
+        attributes = CASE WHEN replaces THEN r.attributes WHEN r.how & 64 <> 0 THEN j.attributes ELSE attributes END,
         overrides = CASE WHEN replaces THEN r.overrides ELSE overrides END,
         retention = CASE WHEN replaces THEN r.retention ELSE retention END,
         key = CASE WHEN replaces THEN r.key ELSE key END,

@@ -14,7 +14,7 @@ DECLARE
     makes_job boolean := r.how & 64 = 0;
 BEGIN
     IF s.revision IS NULL THEN
-        RETURN (r.payload, r.attributes, r.priority, r.overrides, r.retention, r.how & 4 = 0,
+        RETURN (r.payload, CASE WHEN makes_job THEN r.attributes END, r.priority, r.overrides, r.retention, r.how & 4 = 0,
                 CASE WHEN makes_job THEN at ELSE 0 END,
                 CASE WHEN rule IN (0, 2) THEN at END, CASE WHEN rule IN (0, 3) THEN at END,
                 r.how & 8 = 0, now_ms, CASE WHEN makes_job THEN number ELSE 0 END, number, number, 1,

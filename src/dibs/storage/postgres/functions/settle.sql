@@ -112,7 +112,7 @@ BEGIN
             back_at := start_time(back_at, now_ms);
         END IF;
         logged := return_to_queue(qu, j, now_ms, back_at, CASE said WHEN 'retry' THEN details ->> 'cause' END,
-                          details -> 'error');
+                          details -> 'error', (details ->> 'parked')::boolean);
     END IF;
     IF is_leased AND status <> 'refused' AND details ->> 'cost' IS NOT NULL
        AND ((qu.rate).starts IS NOT NULL OR (qu.key_rate).starts IS NOT NULL) THEN

@@ -102,7 +102,8 @@ CREATE TYPE successor AS (
 
 -- A requested job. `how` encodes its on_conflict in bits: 3 is the rule for run_at (0 always, 1 never, 2 later, 3
 -- earlier), 4 keeps the data, 8 keeps the counts, 16 rejects, 32 also rejects if a failed outcome is kept, 64 marks
--- an update-only request, which leaves an id without a live job unchanged, and 128 supersedes the active run.
+-- an update-only request, which leaves an id without a live job unchanged, 128 supersedes the active run, and 256 wakes
+-- a parked job (with rule 1).
 CREATE TYPE request AS (
     id text,
     payload bytea,

@@ -19,6 +19,7 @@ from dibs.model.requests import (
     Settings,
     SettingsPatch,
     StartRate,
+    Update,
 )
 from dibs.model.results import (
     ClaimResult,
@@ -41,7 +42,9 @@ from dibs.storage.redis.codec.data import (
 #: An argument of a script.
 Argument = bytes | str | int
 
-RULES: Final = {"always": 0, "never": 16, "later": 32, "earlier": 48}
+#: The scripts know `wake` as a flag beside the rule `never`.
+RULES: Final = {"always": 0, "never": 16, "later": 32, "earlier": 48, "wake": 16}
+WAKES: Final = 8
 ENQUEUE_STATUSES: Final[tuple[EnqueueStatus, ...]] = (
     "queued", "updated", "blocked", "duplicate", "completed", "failed", "absent", "full", "dropped",
 )  # fmt: skip
@@ -78,6 +81,8 @@ def encode_request(
         time, at = time | 1, job.run_at
     elif job.delay is not None:
         time, at = time | 2, job.delay
+    if isinstance(on_conflict, Update) and on_conflict.run_at == "wake":
+        time |= WAKES
     data, raw_key = job.data, b"" if key is None else key.encode()
     mode = DEFAULT_MODE if on_conflict is DEFAULT_UPDATE else _mode_of(on_conflict)
     return _REQUEST.pack(mode, time, data.priority, at, len(raw_key)) + raw_key + encode_data(data)

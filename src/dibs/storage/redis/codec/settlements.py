@@ -193,7 +193,7 @@ def _kind_number(action: SettleAction) -> int:
         case RetryLater():
             return CAUSE_NUMBERS[action.cause]
         case Release():
-            return 7
+            return 9 if action.parked else 7
         case HandOff():
             return 8
 

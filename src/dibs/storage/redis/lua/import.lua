@@ -40,6 +40,7 @@ local function import_current(id, text, successor)
   end
   if job.fence then
     job.fence, job.progress, job.attempts = false, nil, job.attempts - 1
+    if job.seq == 0 then job.seq = next_number(queue) end
     if successor ~= '' then apply_successor(job, parse_successor(id, successor)) end
   end
   add_to_order(queue, job, false)

@@ -10,7 +10,7 @@
 
 -- @include job_record
 
-local ALWAYS, NEVER, LATER = 0, 1, 2
+local ALWAYS, NEVER, LATER, EARLIER = 0, 1, 2, 3
 local NO_DATA = '\0'
 
 local parse_successor = guarded('successor', function(_, text)

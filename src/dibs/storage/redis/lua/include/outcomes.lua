@@ -217,18 +217,34 @@ end
 local RETURN_EVENTS = {error = 'retried', timeout = 'timed_out', stall = 'stalled'}
 local RETURN_COUNTERS = {error = 'retries', timeout = 'timeouts', stall = 'stalls'}
 
+-- Return whether a request was blocked since the claim of an active job, also one that a cancel dropped.
+local function was_blocked(queue, job)
+  if read_field(queue, 'successors', job.id) then return true end
+  local dropped = read_field(queue, 'dropped', job.id) or ''
+  if #dropped % 16 ~= 0 then damaged('dropped', job.id) end
+  return #dropped > 0 and unpack_from('>I8', dropped, #dropped - 7) > job.fence
+end
+
 -- Return an active job to waiting, with its successor applied to it. `cause` is error, timeout, stall, or nil for a
 -- release. With a `run_at` the job waits until that time, behind the jobs of the same time; a release without it keeps
--- time and seq. A job with a requested cancel ends instead. Return cancelled, stalled, returned or released.
-local function return_job(queue, job, cause, run_at, error)
+-- time and seq, but a job that was claimed while it was parked has no seq to keep. With `parks` the job is parked until
+-- `run_at`: its seq is 0. If a request was blocked since the claim, it is due now instead. A job with a requested cancel
+-- ends instead. Return cancelled, stalled, returned or released.
+local function return_job(queue, job, cause, run_at, error, parks)
   if job.cancel_requested then
     end_job(queue, job, {kind = 3})
     return 'cancelled'
   end
   remove_active(queue, job)
   log_attempt(queue, cause and RETURN_EVENTS[cause] or 'released', job.id, original_head(job), error)
+  if parks and was_blocked(queue, job) then parks, run_at = false, queue.now end
   job.fence, job.progress = false, nil
-  if run_at then job.run_at, job.seq = run_at, next_number(queue) end
+  if parks then
+    job.seq = 0
+  elseif run_at or job.seq == 0 then
+    job.seq = next_number(queue)
+  end
+  job.run_at = run_at or job.run_at
   if cause then
     job.error = error or job.error
     job[RETURN_COUNTERS[cause]] = job[RETURN_COUNTERS[cause]] + 1
@@ -240,6 +256,6 @@ local function return_job(queue, job, cause, run_at, error)
     set_field(queue, 'successors', job.id, false)
     apply_successor(job, successor)
   end
-  add_to_order(queue, job, run_at ~= nil)
+  add_to_order(queue, job, run_at ~= nil and not parks)
   return cause == 'stall' and 'stalled' or cause and 'returned' or 'released'
 end

@@ -3,7 +3,8 @@
 -- storage/redis/codec/settlements.py packs settlements and unpacks answers.
 --
 -- settlement  I8 fence, B kind, B has, I8 at, I2 number of follow-ups, then the sections of `has`
--- kind        1 complete, 2 fail, 3 cancelled, 4 retry, 5 timeout, 6 stall, 7 release, 8 hand_off
+-- kind        1 complete, 2 fail, 3 cancelled, 4 retry, 5 timeout, 6 stall, 7 release, 8 hand_off,
+--             9 a release that parks the job
 -- has         1 breaks a limit, 2 `at` is a time in ms (else a delay), 4 + retention, 8 + error, 16 + result,
 --             32 a release with a time, 64 ends in a fail queue, 128 + cost as I8, in thousandths of a start
 -- follow-ups  three arguments each, after all settlements: the index of its queue in KEYS, the id, the request
@@ -17,7 +18,7 @@
 local STATUS_DONE, STATUS_RETURNED, STATUS_HANDED_OFF = 1, 2, 3
 local STATUS_CANCELLED, STATUS_LOST, STATUS_REFUSED = 4, 5, 6
 local RETURN_CAUSES = {[4] = 'error', [5] = 'timeout', [6] = 'stall'}
-local KIND_RELEASE, KIND_HAND_OFF = 7, 8
+local KIND_RELEASE, KIND_HAND_OFF, KIND_PARK = 7, 8, 9
 
 local function parse_settlement(text)
   local fence, kind, has, time, follows, at = unpack_from('>I8BBI8I2', text)
@@ -88,7 +89,8 @@ local function return_run(queue, job, settlement)
   if settlement.kind == KIND_HAND_OFF and not job.cancel_requested then return hand_off(queue, job) end
   local run_at
   if settlement.timed then run_at = settlement.absolute and settlement.time or queue.now + settlement.time end
-  local ended = return_job(queue, job, RETURN_CAUSES[settlement.kind], run_at, settlement.error) == 'cancelled'
+  local parks = settlement.kind == KIND_PARK
+  local ended = return_job(queue, job, RETURN_CAUSES[settlement.kind], run_at, settlement.error, parks) == 'cancelled'
   return ended and STATUS_CANCELLED or STATUS_RETURNED, 0
 end
 
