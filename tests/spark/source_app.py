@@ -16,6 +16,11 @@ def double(data: int) -> int:
     return 2 * data
 
 
+@app.queue("broken").handler(max_retries=0)
+def broken(data: object) -> None:
+    raise ValueError(data)
+
+
 @app.queue("fatal").handler(max_stalls=3)
 def fatal(data: dict[str, str]) -> str:
     """Kill the whole task the first time: this process and the supervisor that started it."""

@@ -1,4 +1,6 @@
-"""A Spark cluster of one master and two workers on this machine, and programs submitted to it."""
+"""A Spark cluster of one master and two workers on this machine, a server of Spark Connect, and programs for
+both.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ import pytest
 from attrs import frozen
 
 from dibs.spark.java import java_home
+from tests.source import PROJECT
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 #: Small heaps, as master, workers, executors and driver share a machine.
@@ -83,31 +86,49 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     with ExitStack() as stack:
         master = "org.apache.spark.deploy.master.Master"
-        log = stack.enter_context(running(folder, "master", master, "--port", "0"))
+        log = stack.enter_context(running(folder, "master", spark_class(master, "--port", "0")))
         url = found(log, r"Starting Spark master at (spark://\S+)")
         for name in ("one", "two"):
             options = ("--cores", "1", "--memory", "600m", "--work-dir", str(folder / name), url)
             worker = "org.apache.spark.deploy.worker.Worker"
-            log = stack.enter_context(running(folder, name, worker, *options))
+            log = stack.enter_context(running(folder, name, spark_class(worker, *options)))
             found(log, "Successfully registered with master")
         yield Cluster(url, folder)
 
 
+@pytest.fixture(scope="session")
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server of Spark Connect, with two slots on this machine."""
+    folder = tmp_path_factory.mktemp("connect")
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    main = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    command = [submit_program(), "--master", "local[2]", "--class", main, *conf, "spark-internal"]
+    # The Python processes of the tasks import the application of the tests.
+    environment = {"PYTHONPATH": str(PROJECT), "SPARK_DAEMON_MEMORY": "700m"}
+    with running(folder, "server", command, **environment) as log:
+        yield f"sc://{found(log, r'Spark Connect server started at: (127.0.0.1:[0-9]+)')}"
+
+
+def spark_class(main: str, *options: str) -> list[str]:
+    """Return the command of a master or a worker."""
+    program = str(SPARK_HOME / "bin" / "spark-class")
+    return [program, main, "--host", "127.0.0.1", "--webui-port", "0", *options]
+
+
 @contextmanager
-def running(folder: Path, name: str, main: str, *options: str) -> Iterator[Path]:
+def running(folder: Path, name: str, command: Sequence[str], **environment: str) -> Iterator[Path]:
     """Run a program of Spark and yield its log; at the end, kill it and its children."""
     log = folder / f"{name}.log"
-    command = [
-        str(SPARK_HOME / "bin" / "spark-class"),
-        main,
-        "--host",
-        "127.0.0.1",
-        "--webui-port",
-        "0",
-        *options,
-    ]
     with log.open("wb") as output:
-        program = subprocess.Popen(command, stdout=output, stderr=output, env=submit_environment())
+        program = subprocess.Popen(
+            command, stdout=output, stderr=output, env=submit_environment(**environment)
+        )
         try:
             yield log
         finally:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
@@ -22,7 +22,7 @@ from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.client.options.arguments import DEFAULT_GRACE, DEFAULT_LEASE, Seconds, duration_ms
 from dibs.errors import ConfigurationError, Refused
 from dibs.spark.connection import describe_process, shared_url
-from dibs.spark.executors import shipped, warn_without_slots
+from dibs.spark.executors import map_partitions
 from dibs.storage.addresses import redact_url
 
 if TYPE_CHECKING:
@@ -105,9 +105,8 @@ def run_workers(
         heartbeat=heartbeat,
     )
     encoded = msgspec.json.encode(options)
-    tasks = spark.sparkContext.parallelize(range(executors), executors)
-    with warn_without_slots(spark):
-        reports = tasks.mapPartitions(shipped(f"{__name__}:{run_worker_task.__name__}", encoded)).collect()
+    tasks = spark.range(0, executors, 1, executors)
+    reports = map_partitions(tasks, f"{__name__}:{run_worker_task.__name__}", encoded)
     return [msgspec.json.decode(report, type=ExecutorReport) for report in reports]
 
 
@@ -122,8 +121,8 @@ def _stop_after_ms(until: Literal["idle", "empty"] | Seconds) -> int | None:
     return stop_after_ms
 
 
-def run_worker_task(encoded: bytes) -> Iterator[bytes]:
-    """Run a worker in this Spark task until it ends, and yield its report as JSON."""
+def run_worker_task(_rows: object, encoded: bytes) -> bytes:
+    """Run a worker in this Spark task until it ends, and return its report as JSON."""
     # Every Python process of Spark imports dibs.spark, but only these tasks need the worker.
     from dibs.worker.processes.app_import import import_app  # noqa: PLC0415
 
@@ -136,7 +135,7 @@ def run_worker_task(encoded: bytes) -> Iterator[bytes]:
             f"{describe_process()} {options.application} sets its own URL, {redact_url(app.url)}, which "
             f"differs from {redact_url(options.url)}. Leave url out, or create the application without a URL"
         )
-    yield msgspec.json.encode(asyncio.run(_run_worker(options, app)))
+    return msgspec.json.encode(asyncio.run(_run_worker(options, app)))
 
 
 async def _run_worker(options: _WorkerOptions, app: Dibs) -> ExecutorReport:

@@ -6,7 +6,6 @@ process.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,7 +17,7 @@ from dibs.client.options.arguments import Seconds, duration_ms, new_id
 from dibs.errors import Refused
 from dibs.model.requests import OnConflict, Reject, SettingsPatch
 from dibs.spark.connection import StorageConnection, absolute_location, is_shared, run_in_thread, shared_url
-from dibs.spark.executors import warn_without_slots
+from dibs.spark.executors import count_slots, map_partitions
 from dibs.spark.java import require_pyspark, session
 from dibs.spark.write_report import WriteReport, sum_reports
 
@@ -69,18 +68,18 @@ def _read_storage(
     columns: Sequence[str] | None,
     options: dict[str, str],
 ) -> DataFrame:
-    from dibs.spark.schemas import select_columns  # noqa: PLC0415 - with pyspark
+    from dibs.spark.schemas import select_columns, struct_type  # noqa: PLC0415 - with pyspark
 
     schema = None if columns is None else select_columns(table, columns)
     if not is_shared(storage_url):
-        frame = spark.createDataFrame(
-            run_in_thread(lambda: _read_in_driver(storage_url, {"table": table, **options}))
-        )
+        rows = run_in_thread(lambda: _read_in_driver(storage_url, {"table": table, **options}))
+        # Spark Connect infers no schema of a table without rows.
+        frame = spark.createDataFrame(rows, struct_type(table))
         return frame if schema is None else frame.select(*schema.names)
     pushdown = spark.conf.get(_PUSHDOWN, "false") or "false"
     # Make the path absolute: this process may have changed its working directory since the session started.
     storage_url = shared_url(storage_url)
-    defaults = {"pushdown": pushdown, "partitions": str(spark.sparkContext.defaultParallelism)}
+    defaults = {"pushdown": pushdown, "partitions": str(count_slots(spark))}
     reader = spark.read.format("dibs").options(**{**defaults, **options}, url=storage_url, table=table)
     return (reader if schema is None else reader.schema(schema)).load()
 
@@ -144,7 +143,7 @@ def enqueue(
     if run is not None:
         options["run"] = run
         df = _partition_by_row(df)
-    return _enqueue_in_driver(df, options) if not is_shared(storage_url) else _enqueue_in_tasks(df, options)
+    return _enqueue(df, options, in_tasks=is_shared(storage_url))
 
 
 def _partition_by_row(df: DataFrame) -> DataFrame:
@@ -162,28 +161,24 @@ def _partition_by_row(df: DataFrame) -> DataFrame:
     return df.repartition(PARTITIONS, f.coalesce(*keys)) if keys else df
 
 
-def _enqueue_in_tasks(df: DataFrame, options: dict[str, str]) -> WriteReport:
-    # Spark commits a write in a process on the driver's machine, so this process can read the file.
-    with tempfile.TemporaryDirectory(prefix="dibs-report-") as folder:
-        report = Path(folder, "report.json")
-        with warn_without_slots(df.sparkSession):
-            df.write.format("dibs").mode("append").options(**options, report=str(report)).save()
-        return msgspec.json.decode(report.read_bytes(), type=WriteReport)
-
-
-# -- a storage in the memory of this process ---------------------------------------------------------
-
-
-def _enqueue_in_driver(df: DataFrame, options: dict[str, str]) -> WriteReport:
-    from dibs.spark.source.options import write_options_at  # noqa: PLC0415 - these modules import pyspark
+def _enqueue(df: DataFrame, options: dict[str, str], *, in_tasks: bool) -> WriteReport:
+    """Write the rows in Spark's tasks, or here, for a storage in the memory of this process."""
+    from dibs.spark.source import writers  # noqa: PLC0415 - these modules import pyspark
+    from dibs.spark.source.options import write_options_at  # noqa: PLC0415
     from dibs.spark.source.partition_writer import WriteTask, write_partition  # noqa: PLC0415
-    from dibs.spark.source.row_requests import check_columns  # noqa: PLC0415
 
     parsed = write_options_at(options["url"], options)
-    check_columns(df.schema)
-    run = parsed.run or new_id()
-    report = run_in_thread(lambda: write_partition(parsed, WriteTask(run, 0, 0), df.toArrow().to_batches()))
-    return sum_reports(parsed.queue, run, [report])
+    run, schema = parsed.run or new_id(), df.schema
+    run_in_thread(lambda: writers.check_write(parsed, schema))
+    if in_tasks:
+        name = f"{writers.__name__}:{writers.write_in_task.__name__}"
+        answers = map_partitions(df, name, options, run)
+        parts = [msgspec.json.decode(answer, type=WriteReport) for answer in answers]
+    else:
+        task = WriteTask(run, 0, 0)
+        part = run_in_thread(lambda: write_partition(parsed, task, df.toArrow().to_batches()))
+        parts = [sum_reports(parsed.queue, run, [part])]
+    return sum_reports(parsed.queue, run, parts)
 
 
 def _read_in_driver(url: str, options: dict[str, str]) -> pa.Table:

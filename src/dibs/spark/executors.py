@@ -17,17 +17,40 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 
-def shipped(name: str, *arguments: Any) -> Callable[[Any], Iterator[Any]]:
-    """Return a function for `mapPartitions` that calls a generator function, "module:function"."""
+def map_partitions(rows: DataFrame, name: str, *arguments: Any) -> list[bytes]:
+    """Call "module:function" with the Arrow batches of each partition and `arguments`, in a task each.
+
+    Return the bytes that the calls return, in any order. `mapInArrow` works over Spark Connect, too, unlike
+    the partitions of an RDD.
+    """
     load = _loader()
 
-    def call(_rows: Any) -> Iterator[Any]:
-        yield from load(name)(*arguments)
+    def call(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa  # noqa: PLC0415 - see restore
 
-    return call
+        yield pa.RecordBatch.from_pydict({"answer": [load(name)(batches, *arguments)]})
+
+    with warn_without_slots(rows.sparkSession):
+        return [bytes(row.answer) for row in rows.mapInArrow(call, "answer binary").collect()]
+
+
+def is_connected(spark: SparkSession) -> bool:
+    """Return whether the session is a client of Spark Connect, which has no `sparkContext`."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def count_slots(spark: SparkSession) -> int:
+    """Return the number of tasks that Spark runs at once."""
+    if not is_connected(spark):
+        return spark.sparkContext.defaultParallelism
+    from pyspark.sql import functions as f  # noqa: PLC0415 - takes a second
+
+    # The partitions of a range are as many. Spark Connect has no call that tells the number.
+    return spark.range(0, 1 << 20).select(f.spark_partition_id()).distinct().count()
 
 
 class Shipped:
@@ -101,7 +124,13 @@ _INTERVAL: Final = 1.0
 
 @contextmanager
 def warn_without_slots(spark: SparkSession) -> Iterator[None]:
-    """Log a warning every PATIENCE seconds in which stages of Spark wait and no task runs."""
+    """Log a warning every PATIENCE seconds in which stages of Spark wait and no task runs.
+
+    Spark Connect does not tell a client what its tasks do, so its sessions are not watched.
+    """
+    if is_connected(spark):
+        yield
+        return
     done = Event()
     context = spark.sparkContext
     thread = Thread(target=_watch, args=(context, done), name="dibs-spark-slots", daemon=True)

@@ -46,7 +46,7 @@ class WriteReport(Struct, frozen=True, kw_only=True):
     """Number of invalid rows that were written to `rejects`."""
 
 
-def sum_reports(queue: str, run: str, parts: Sequence[PartitionReport]) -> WriteReport:
+def sum_reports(queue: str, run: str, parts: Sequence[PartitionReport | WriteReport]) -> WriteReport:
     """Return the report of a whole write, with the sums of its partitions."""
     statuses: Counter[str] = Counter()
     for part in parts:

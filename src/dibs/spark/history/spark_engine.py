@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dibs.spark.connection import StorageConnection
+from dibs.spark.executors import count_slots
 from dibs.spark.history.queries import statement
 from dibs.spark.history.storage_reads import ReadPart, part_batches
 from dibs.spark.history.tables import VIEWS, TableRows, staged_rows, table_schema
@@ -133,7 +134,7 @@ class SparkEngine:
     @property
     def tasks(self) -> int:
         """Number of tasks that Spark runs at once."""
-        return self._spark.sparkContext.defaultParallelism
+        return count_slots(self._spark)
 
     def read(self, url: str, table: str, parts: Sequence[ReadPart]) -> TableRows:
         """Write the rows of `parts` of a storage, in a task for each long part."""
@@ -180,9 +181,10 @@ def source_frame(spark: SparkSession, source: TableRows | pa.Table) -> DataFrame
     no jars for the store.
     """
     if isinstance(source, pa.Table):
-        return spark.createDataFrame(source)
+        # Spark Connect infers no schema of a table without rows.
+        return spark.createDataFrame(source, from_arrow_schema(source.schema))
     if not source.paths:
-        return spark.createDataFrame(table_schema(source.table).empty_table())
+        return source_frame(spark, table_schema(source.table).empty_table())
     if source.is_remote:
         spark.dataSource.register(RemoteRowsSource)
         encoded = msgspec.json.encode(asdict(source)).decode()

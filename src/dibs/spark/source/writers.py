@@ -16,7 +16,7 @@ from dibs.client.options.arguments import new_id
 from dibs.errors import ConfigurationError
 from dibs.spark.connection import StorageConnection
 from dibs.spark.executors import Shipped, freeze_imports
-from dibs.spark.source.options import WriteOptions
+from dibs.spark.source.options import WriteOptions, write_options_at
 from dibs.spark.source.partition_writer import WriteTask, write_partition, write_text
 from dibs.spark.source.row_requests import check_columns
 from dibs.spark.write_report import PartitionReport, sum_reports
@@ -94,6 +94,13 @@ def _current_task_context() -> TaskContext:
     if context is None:
         raise ConfigurationError("rows can only be written in a Spark task; call DataFrame.write")
     return context
+
+
+def write_in_task(batches: Iterator[pa.RecordBatch], options: dict[str, str], run: str) -> bytes:
+    """Enqueue the rows of a partition of `enqueue(df, ...)` in its task, and return the report as JSON."""
+    parsed = write_options_at(options["url"], options)
+    report = _write(parsed, run, batches).report
+    return msgspec.json.encode(sum_reports(parsed.queue, run, [report]))
 
 
 def _write(options: WriteOptions, run: str, batches: Iterator[pa.RecordBatch]) -> CommitMessage:
