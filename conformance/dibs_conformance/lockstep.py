@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Coroutine, Mapping
+from itertools import pairwise
 from random import Random
 from typing import Any, Final, Literal, TypeVar
 
@@ -25,14 +26,14 @@ from msgspec.structs import replace
 
 from dibs.model.job import FAIL_SUFFIX, Origin, Slot
 from dibs.model.requests import Complete, Fail, Settings, Settlement
-from dibs.model.results import ClaimResult, ExportRecord, State
+from dibs.model.results import ClaimResult, EventPage, ExportRecord, State
 from dibs.storage.abilities import Compaction, ability
 from dibs.storage.protocol import Storage
 from dibs_conformance import strategies as some
 from dibs_conformance.answer_types import VERBS, check_result
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.oracle.changes import admitted_jobs, has_headroom
-from dibs_conformance.oracle.matching import match, match_slot
+from dibs_conformance.oracle.matching import match, match_event, match_slot
 from dibs_conformance.oracle.numbering import Mismatch, NumberMap
 from dibs_conformance.oracle.queue import OracleWorld
 from dibs_conformance.report.call_text import CallRecorder
@@ -109,6 +110,14 @@ class StandingToken:
         return is_open and (self.next_due is None or now < self.next_due)
 
 
+@define
+class OutputReader:
+    """The position of a reader of the output of an id: the offset, and the serial of the oracle's chunk."""
+
+    offset: str | None = None
+    serial: int = 0
+
+
 class LockstepCore(OracleWorld):
     """One location of the storage under test, with the oracle of its content.
 
@@ -135,6 +144,8 @@ class LockstepCore(OracleWorld):
         self._turns = Random(0)
         self._handle = 0
         self._interruptions = interruptions or Interruptions()
+        #: By queue and id: where readers of the output have been, by the oracle's serials and by offsets.
+        self.read_offsets: dict[tuple[str, str], list[tuple[int, str]]] = {}
         #: By queue: the token of the newest claim, if its caller would wait with it.
         self.standing: dict[str, StandingToken] = {}
 
@@ -217,6 +228,55 @@ class LockstepCore(OracleWorld):
         for queue in queues:
             for id, slot in self.slots(queue).items():
                 self.compare_slot(queue, id, slot)
+            self.compare_outputs(queue)
+
+    def compare_outputs(self, queue: str) -> None:
+        """Raise Mismatch unless the output of each id that had some is that of the oracle."""
+        for id, record in self.oracle.queue(queue).ids.items():
+            if record.output or record.outcome_output or (queue, id) in self.read_offsets:
+                self.read_output(queue, id, OutputReader(), most=PAGE * 10)
+
+    def read_output(self, queue: str, id: str, reader: OutputReader, most: int) -> None:
+        """Read the output of an id to its end. Raise Mismatch unless it has the chunks of the oracle."""
+        for _ in range(MOST_PAGES):
+            options = self.options("events", after=reader.offset, limit=most, id=id)
+            work = self.storage.events(queue, **options, now=self.now)
+            self._story.counts["events"] += 1
+            page = self._runner.run(work)
+            self._compare_output(queue, id, reader, page, most)
+            if not page.events:
+                return
+        raise Mismatch(f"the output of {queue!r}/{id!r} does not end after {MOST_PAGES} pages")
+
+    def _compare_output(self, queue: str, id: str, reader: OutputReader, page: EventPage, most: int) -> None:
+        visible = self.oracle.get(queue, id).visible_output(self.oracle.now)
+        unread = [chunk for chunk in visible if chunk.serial > reader.serial]
+        expected = [chunk for chunk in unread if not chunk.removed]
+        found = f"{len(page.events)} chunks of {queue!r}/{id!r} after {reader.offset!r}"
+        if len(page.events) > min(most, len(expected)) or (expected and not page.events):
+            raise Mismatch(f"a page has {found}; expected up to {min(most, len(expected))}")
+        told = reader.offset is not None and len(expected) < len(unread)
+        if page.fell_off != told:
+            raise Mismatch(f"a page with {found} has fell_off {page.fell_off}; expected {told}")
+        offsets = [reader.offset or "", *(offset for offset, _ in page.events)]
+        if any(one >= other for one, other in pairwise(offsets)) or page.offset < offsets[-1]:
+            raise Mismatch(f"the offsets {offsets} of a page do not grow up to its end, {page.offset!r}")
+        for chunk, (offset, event) in zip(expected, page.events, strict=False):
+            match_event(self.numbering, queue, chunk.event, event)
+            self._check_offset(queue, id, chunk.serial, offset)
+            reader.serial = chunk.serial
+        if not page.events:
+            reader.serial = self.oracle.numbers.draw()
+        reader.offset = page.offset
+        self.read_offsets.setdefault((queue, id), []).append((reader.serial, page.offset))
+
+    def _check_offset(self, queue: str, id: str, serial: int, offset: str) -> None:
+        """Raise Mismatch if a chunk is at or before the offset that a reader received before this chunk."""
+        for read_to, received in self.read_offsets.get((queue, id), ()):
+            if serial > read_to and offset <= received:
+                raise Mismatch(
+                    f"a new chunk of {queue!r}/{id!r} is at {offset!r}; a reader has received {received!r}"
+                )
 
     def compare_slot(self, queue: str, id: str, slot: Slot) -> None:
         try:
@@ -370,6 +430,8 @@ class MachineBase:
         self.issued = Issued()
         #: By queue: the verbs.events.Reader of its log.
         self.readers: dict[str, Any] = {}
+        #: By queue and id: the reader of the output of the id.
+        self.output_readers: dict[tuple[str, str], OutputReader] = {}
 
     @property
     def lockstep(self) -> Any:

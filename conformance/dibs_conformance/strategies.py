@@ -150,6 +150,15 @@ REPORTS: tuple[tuple[bytes | None, bytes | None], ...] = (
     (None, b""),
 )
 
+#: The output of a report, mostly none. Three of the large ones exceed what an id keeps.
+OUTPUTS: tuple[tuple[bytes, ...], ...] = (
+    *((),) * 6,
+    (b"c",),
+    (b"c",),
+    (b"", bytes(range(256)), b"last"),
+    (b"x" * 65_536,) * 7,
+)
+
 CAUSES: tuple[RetryCause, ...] = ("error", "timeout", "stall")
 
 # A value that is listed several times is drawn more often: most examples use one id of one queue.

@@ -56,6 +56,7 @@ def play_fixed(
 def open_session(target: str | OpenStorage, *, durable: bool = False) -> Iterator[ExampleSession]:
     runner = LoopRunner()
     locations = Locations(target)
+    claims = runner.run(read_claims(locations))
     session = ExampleSession(
         locations=locations,
         story=CallRecorder(),
@@ -63,7 +64,8 @@ def open_session(target: str | OpenStorage, *, durable: bool = False) -> Iterato
         durable=durable,
         compacts=durable,
         cross_queue=True,
-        limits=runner.run(obeys_limits(locations)),
+        limits=claims.limits,
+        output=claims.output,
         handles=True,
     )
     try:
@@ -73,10 +75,10 @@ def open_session(target: str | OpenStorage, *, durable: bool = False) -> Iterato
         runner.close()
 
 
-async def obeys_limits(locations: Locations) -> bool:
-    """Return whether a storage claims the capability `limits`."""
+async def read_claims(locations: Locations) -> Capabilities:
+    """Return the capabilities that a storage claims."""
     async with locations.open(locations.new(), "manual") as storage:
-        return storage.capabilities.limits
+        return storage.capabilities
 
 
 def play_level(level: str, target: str, claims: Capabilities, examples: int, seed: int = 1) -> Findings:

@@ -362,6 +362,7 @@ def end_current(
         attributes={} if keeps else job.data.attributes,
         progress=job.run.progress if job.run else None,
     )
+    record.outcome_output, record.output = record.output, []
     queue.log_attempt_end(kind, job, now, error, result)
     record.current, record.during_run = record.heir(), []
     if record.current is not None:

@@ -9,6 +9,7 @@ from attrs import define, field, frozen
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from dibs.model.events import LogEvent
 from dibs.model.job import Error, Job, JobData, Outcome, OutcomeRetention, RevisionRange
 from dibs.model.requests import Update
 
@@ -151,6 +152,16 @@ def apply_amendment(job: Job, patch: Amendment) -> Job:
 
 
 @define
+class OracleChunk:
+    """A chunk of output. `serial` grows with each chunk of the oracle, and orders them."""
+
+    serial: int
+    event: LogEvent
+    #: True after a later report has removed it, to keep the bound.
+    removed: bool = False
+
+
+@define
 class IdRecord:
     """The state of one id in the oracle."""
 
@@ -162,6 +173,9 @@ class IdRecord:
     dropped: list[RevisionRange] = field(factory=list)
     #: All ranges that a cancel ever dropped. A read may report any of them.
     ever_dropped: list[RevisionRange] = field(factory=list)
+    #: The output of the current, oldest first, and that of the outcome. Removed chunks stay here.
+    output: list[OracleChunk] = field(factory=list)
+    outcome_output: list[OracleChunk] = field(factory=list)
 
     @property
     def state(self) -> str:
@@ -186,6 +200,10 @@ class IdRecord:
         if outcome is None or (outcome.expires_at is not None and now >= outcome.expires_at):
             return None
         return outcome
+
+    def visible_output(self, now: int) -> list[OracleChunk]:
+        """Return the chunks of the outcome, unless it has expired, and those of the current."""
+        return [*(self.outcome_output if self.live_outcome(now) else ()), *self.output]
 
     def successor(self) -> Job | None:
         """Return the successor, replayed from `during_run`, or None.

@@ -21,7 +21,7 @@ from dibs.model.events import LogEvent
 from dibs.model.job import DEFAULT_RETENTION, FAIL_SUFFIX, ActiveRun, EndKind, Error, Job, OutcomeRetention
 from dibs.model.requests import Settings, StartRate
 from dibs.model.results import EnqueueResult, State
-from dibs_conformance.oracle.ids import IdRecord
+from dibs_conformance.oracle.ids import IdRecord, OracleChunk
 from dibs_conformance.oracle.numbering import ConcurrentNumberMap, NumberMap, NumberSource
 
 #: A start, or the cost of a run: the time in ms, and the cost in thousandths of a start.
@@ -365,4 +365,10 @@ def copy_record(record: IdRecord) -> IdRecord:
         outcome=record.outcome,
         dropped=list(record.dropped),
         ever_dropped=list(record.ever_dropped),
+        output=copy_chunks(record.output),
+        outcome_output=copy_chunks(record.outcome_output),
     )
+
+
+def copy_chunks(chunks: Sequence[OracleChunk]) -> list[OracleChunk]:
+    return [copy(chunk) for chunk in chunks]

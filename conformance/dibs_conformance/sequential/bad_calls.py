@@ -230,6 +230,8 @@ class BadCallWorld:
         events = [
             len((await self.storage.events(queue, limit=1000, now=NOW)).events) for queue in ("q", "new")
         ]
+        if self.storage.capabilities.output:
+            events.append(len((await self.storage.events("q", id="held", now=NOW)).events))
         return settings, [sorted(records, key=lambda record: record.id) for records in exported], events
 
     async def check_verb(self, calls: list[BadCall]) -> list[str]:

@@ -210,6 +210,7 @@ def bad_input(claims: Capabilities, steps: Sequence[QueueStep]) -> Iterator[BadI
         memo = b"x" * (MIB + 1)
         yield BadInput("report", "memo above 1 MiB", {"progress": progress, "memo": memo})
     yield BadInput("report", "no progress and no memo", {"progress": None, "memo": None})
+    yield from bad_output(claims)
     yield BadInput("cancel", "one text as ids", {"ids": "held"})
     yield from (
         BadInput("retry_failed", f"{id}, a delay of {delay}", {"ids": [id], "delay": delay})
@@ -219,6 +220,25 @@ def bad_input(claims: Capabilities, steps: Sequence[QueueStep]) -> Iterator[BadI
     yield BadInput("events", "a text that is no offset", {"after": "no offset"})
     if claims.many_queues:
         yield from bad_steps(steps)
+
+
+def bad_output(claims: Capabilities) -> Iterator[BadInput]:
+    """Yield bad lists of chunks. Without the capability `output`, valid ones are bad, too."""
+    outputs: dict[str, Any] = {
+        "one bytes object": b"chunk",
+        "a chunk of text": ["chunk"],
+        "a chunk above 64 KiB": [b"x" * 65_537],
+        "1,001 chunks": [b""] * 1001,
+        "chunks that count more than 1 MiB": [b"x" * 65_536] * 16,
+    }
+    if not claims.output:
+        outputs = {**outputs, "output without the capability": [b"chunk"]}
+        yield BadInput("events", "the output of an id without the capability", {"id": "held"}, "id")
+    for name, output in outputs.items():
+        for memo in (None, b"m"):
+            yield BadInput("report", name, {"progress": None, "memo": memo, "output": output}, "output")
+    for after in ("no offset", 5):
+        yield BadInput("events", f"{after!r} as offset in an output", {"id": "held", "after": after}, "after")
 
 
 def bad_limits(claims: Capabilities) -> Iterator[BadInput]:

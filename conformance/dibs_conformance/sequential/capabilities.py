@@ -62,6 +62,17 @@ async def obeys_limit(storage: Storage, name: str, value: str) -> bool:
     return False
 
 
+async def keeps_output(locations: Locations) -> bool:
+    """Return whether a report takes chunks, and `events` returns them for their id."""
+    async with locations.open(locations.new(), "system") as storage:
+        calls = HistoryCalls("output")
+        with contextlib.suppress(Refused):
+            await play_steps(storage, calls, "enqueue a; grant; claim; report a output=one+two")
+            page = await storage.events("output", id="a")
+            return [event.result for _, event in page.events] == [b"one", b"two"]
+        return False
+
+
 class BlockingStorage(Storage, BlockingClaims, Protocol):
     """A storage with the capability `blocking_claim`."""
 
@@ -438,6 +449,7 @@ PROBES: dict[str, Callable[[Locations], Awaitable[bool | None]]] = {
     "server_clock": keeps_server_clock,
     "blocking_claim": blocks_claims,
     "limits": obeys_limits,
+    "output": keeps_output,
     "many_queues": serves_many_queues,
     "transactions": joins_transactions,
 }

@@ -193,6 +193,7 @@ class SequentialRun:
             compacts=self._offers_compaction(),
             cross_queue=claims.cross_queue,
             limits=claims.limits,
+            output=claims.output,
             handles=skipped is None,
         )
 

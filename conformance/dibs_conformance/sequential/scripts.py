@@ -15,6 +15,9 @@ of one enqueue. `exchange` is a settle_and_claim. A value is a number, `none`, `
 each word, or with each part between bars, and `times` a number of times. The steps of a loop may also stand
 on lines of their own, indented further.
 
+`output a` reads the output of `a` to its end, with the reader of this id, or with another `reader`; a number
+is the size of its pages.
+
 An export is read in pages or in parts. `copy_and_compare` imports it at an empty location, and compares the
 copy with the oracle.
 """
@@ -51,7 +54,7 @@ from dibs.model.requests import (
 )
 from dibs.model.results import ClaimResult, ExportRecord
 from dibs.storage.protocol import Storage
-from dibs_conformance.lockstep import Interruptions
+from dibs_conformance.lockstep import Interruptions, OutputReader
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.strategies import DAY, HOUR
@@ -125,6 +128,7 @@ def copy_queue(source: Lockstep, target: Lockstep, queue: str, limit: int) -> No
 def copy_oracle(source: Lockstep, target: Lockstep, queue: str, records: list[ExportRecord]) -> None:
     """Copy the records of the oracle to the oracle of `target`, and map the imported numbers to them."""
     target.numbering = source.numbering.copy_for_import(queue)
+    target.read_offsets = {scope: [] for scope in source.read_offsets if scope[0] == queue}
     call = target.oracle.numbers.call
     for record in records:
         for kind, number in imported_numbers(record.slot):
@@ -200,6 +204,11 @@ class FixedHistory:
     def crosses_queues(self) -> bool:
         """Return whether a follow-up is for another queue, which needs the capability `cross_queue`."""
         return any(re.search(r"\bthen=\S*>", step) for step in self.steps)
+
+    @property
+    def reports_output(self) -> bool:
+        """Return whether a run reports output, which needs the capability `output`."""
+        return any(re.search(r"\boutput=", step) for step in self.steps)
 
     def __call__(self, lockstep: Lockstep) -> None:
         Player(lockstep).play(*self.steps)
@@ -334,6 +343,7 @@ def read_follow_ups(text: str) -> tuple[FollowUp, ...]:
 NOTATIONS: Final[dict[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("payload", "result", "memo"), read_bytes),
     **dict.fromkeys(("rate", "key_rate"), lambda text: StartRate(*map(int, text.split("/")))),
+    "output": lambda text: tuple(map(read_bytes, text.split("+"))),
     "request_key": str,
     "attributes": lambda text: {name: value.encode() for name, value in read_pairs(text).items()},
     "error": read_error,
@@ -399,6 +409,8 @@ class HistoryCalls:
     queue: str = QUEUE
     lease: str = ""
     reader: Reader = field(factory=Reader)
+    #: The readers of output, by name. A reader has the name of its id by default.
+    output_readers: dict[str, OutputReader] = field(factory=dict)
     #: Leases, runs and revisions by name. The name of an id stands for its newest run.
     saved: dict[str, Any] = field(factory=dict)
     revisions: dict[str, int] = field(factory=dict)
@@ -422,6 +434,12 @@ class HistoryCalls:
                 yield (queue, id, fence, progress), part.options
             return
         yield ARGUMENTS[verb](self, queue, parts), part.options if verb in WITH_OPTIONS else {}
+
+    def output(self, queue: str, part: ScriptPart) -> tuple[Any, ...]:
+        """Return the arguments of a reading of the output of an id, by the reader that a part names."""
+        [id, *rest] = part.words
+        reader = self.output_readers.setdefault(part.options.pop("reader", id), OutputReader())
+        return queue, id, reader, int(rest[0]) if rest else 100
 
     def find_lease(self, part: ScriptPart) -> str:
         name = part.options.pop("lease", None)
@@ -477,6 +495,7 @@ ARGUMENTS: Final[dict[str, Callable[[HistoryCalls, str, Sequence[ScriptPart]], t
     "amend": lambda _, queue, parts: (queue, parts[0].words[0], JobPatch(**parts[0].options)),
     "list": lambda _, queue, parts: (queue, *parts[0].words),
     "events": lambda calls, queue, parts: (queue, calls.reader, parts[0].number(100)),
+    "output": lambda calls, queue, parts: calls.output(queue, parts[0]),
     "counts": lambda _, queue, parts: (parts[0].words or [queue],),
     "compare": lambda _, queue, parts: tuple(parts[0].words or [queue]),
     "wait": lambda _, __, parts: (parts[0].number(0),),
@@ -489,7 +508,7 @@ ARGUMENTS: Final[dict[str, Callable[[HistoryCalls, str, Sequence[ScriptPart]], t
     ),
 }
 #: The verbs whose options are arguments of the call.
-WITH_OPTIONS: Final = ("claim", "cancel", "list", "export", "prune_all", "retry_failed")
+WITH_OPTIONS: Final = ("claim", "cancel", "list", "export", "output", "prune_all", "retry_failed")
 
 
 class Player:
@@ -538,9 +557,11 @@ def play_history(
 ) -> None:
     """Run one history at a new location, with several handles if the storage allows them.
 
-    A history that needs the capability `cross_queue` is left out where the storage does not claim it.
+    A history that needs a capability is left out where the storage does not claim it.
     """
-    if isinstance(play, FixedHistory) and play.crosses_queues and not session.cross_queue:
+    if isinstance(play, FixedHistory) and (
+        (play.crosses_queues and not session.cross_queue) or (play.reports_output and not session.output)
+    ):
         return
     session.examples += 1
     session.story.begin()

@@ -128,6 +128,13 @@ LIMIT_CASES: Final = (
     WaitCase("a start that the rate allows", "work", f"set rate=1/{SOON}; {START_ONE}", ""),
     WaitCase("a start that the key_rate allows", "work", f"set key_rate=1/{SOON}; {START_ONE}", ""),
 )
+OUTPUT_CASES: Final = (
+    WaitCase("report of output", "progress", CLAIM, "report a output=x"),
+    WaitCase(
+        "report of output after another", "progress", f"{CLAIM}; report a output=x", "report a output=x"
+    ),
+    WaitCase("report of output of any id", "progress", CLAIM, "report a output=x", names_id=False),
+)
 
 
 #: A wait that returns within this many seconds after its change was woken by the change. A poll is slower.
@@ -137,8 +144,8 @@ ATTEMPTS: Final = 5
 BEFORE_CHANGES: Final = 0.1
 #: Seconds after which a wait ends without a change.
 TIMEOUT: Final = 60.0
-#: All cases. Those in LIMIT_CASES need the capability `limits`.
-CASES: Final = (*GENERAL_CASES, *LIMIT_CASES)
+#: All cases. Those in LIMIT_CASES need the capability `limits`, and those in OUTPUT_CASES `output`.
+CASES: Final = (*GENERAL_CASES, *LIMIT_CASES, *OUTPUT_CASES)
 #: The numbers of the cases whose wait ends by itself, and of the others. A storage may wake all its waits
 #: after each change, so the former have rounds without a change.
 WITHOUT_CHANGE: Final = tuple(number for number, case in enumerate(CASES) if not case.change)
@@ -156,9 +163,10 @@ async def missing_wake_ups(locations: Locations, *, shared: bool) -> list[str]:
     location = locations.new()
     async with locations.open(location, "system") as waiting, locations.open(location, "system") as other:
         clients: dict[str, MakeChanges] = {"the same client": changes_through(waiting)}
-        tried = CASES if waiting.capabilities.limits else GENERAL_CASES
+        claims = waiting.capabilities
+        spared = {*(() if claims.limits else LIMIT_CASES), *(() if claims.output else OUTPUT_CASES)}
         without_change, with_change = (
-            [n for n in some if n < len(tried)] for some in (WITHOUT_CHANGE, WITH_CHANGE)
+            [n for n in some if CASES[n] not in spared] for some in (WITHOUT_CHANGE, WITH_CHANGE)
         )
         missing = await missing_by(waiting, clients, without_change)
         if await sees_changes(waiting, other):

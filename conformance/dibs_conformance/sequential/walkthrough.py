@@ -37,6 +37,12 @@ from dibs_conformance.lockstep import OFTEN
 from dibs_conformance.sequential import close_values
 from dibs_conformance.sequential.bad_input import replaced
 from dibs_conformance.sequential.close_values import CLOSE_VALUES
+from dibs_conformance.sequential.output_histories import (
+    OUTPUTS,
+    import_over_expired_output,
+    move_output,
+    trim_output_and_restart,
+)
 from dibs_conformance.sequential.scripts import (
     OOPS,
     QUEUE,
@@ -665,7 +671,7 @@ def move_each_state(lockstep: Lockstep, session: ExampleSession) -> None:
 #: The histories that compare the state only where they say so.
 UNCOMPARED: Final = (*close_values.UNCOMPARED, serve_wide)
 LAST: Final[tuple[Callable[[Lockstep], None], ...]] = (
-    *(*UPDATES, *SUPERSEDED, *SIGNALS, *MEMOS, *ENDS),
+    *(*UPDATES, *SUPERSEDED, *SIGNALS, *MEMOS, *OUTPUTS, *ENDS),
     amend_the_lease,
     signal_to_the_limit,
     *MORE_ENDS,
@@ -678,7 +684,9 @@ LAST: Final[tuple[Callable[[Lockstep], None], ...]] = (
 )
 #: The fixed histories that a durable storage runs again with restarts and compactions.
 INTERRUPTED: Final[tuple[FixedHistory, ...]] = tuple(
-    history for history in FIRST + UPDATES + SUPERSEDED + SIGNALS + MEMOS + ENDS if "restarts" in history.tags
+    history
+    for history in FIRST + UPDATES + SUPERSEDED + SIGNALS + MEMOS + OUTPUTS + ENDS
+    if "restarts" in history.tags
 )
 
 
@@ -688,6 +696,9 @@ def walk_through(session: ExampleSession) -> None:
         play_history(session, first)
     play_history(session, use_two_handles, handles=2)
     play_history(session, lambda lockstep: move_each_state(lockstep, session))
+    if session.output:
+        play_history(session, lambda lockstep: move_output(lockstep, session))
+        play_history(session, import_over_expired_output)
     for play in CLOSE_VALUES + LAST:
         play_history(session, play, compare_each=is_compared(play))
 
@@ -716,6 +727,8 @@ def walk_through_restarts(session: ExampleSession) -> None:
         play_history(session, trim_and_compact, handles=2, interruptions=session.interruptions(OFTEN))
     if session.durable:
         play_history(session, trim_and_restart)
+        if session.output:
+            play_history(session, trim_output_and_restart)
         play_history(session, write_until_it_compacts, compare_each=False)
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from attrs import define
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
+from hypothesis.stateful import precondition, rule
 
 from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
 from dibs.storage.protocol import LATEST, Storage
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep import MOST_PAGES, PAGE, LockstepCore, MachineBase
+from dibs_conformance.lockstep import MOST_PAGES, PAGE, LockstepCore, MachineBase, OutputReader
 from dibs_conformance.oracle.matching import match_event
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.queue import LoggedEvent
@@ -119,6 +119,21 @@ class EventsCalls(LockstepCore):
             raise Mismatch(f"after LATEST the log has {page.events}; expected no events")
         reader.offset, reader.position = page.offset, len(self.oracle.queue(queue).log)
 
+    def output(
+        self, queue: str, id: str, reader: OutputReader, limit: int = PAGE, *, latest: bool = False
+    ) -> None:
+        """Read the output of an id to its end. With `latest`, move the reader there without reading."""
+        if latest:
+            args: dict[str, Any] = {"after": LATEST, "limit": limit, "id": id}
+            work = self.storage.events(queue, **args, now=self.now)
+            page = self.call("events", {"queue": queue, **args}, work)
+            if page.events or page.fell_off:
+                raise Mismatch(f"after LATEST the output has {page}; expected an empty page")
+            reader.offset, reader.serial = page.offset, self.oracle.numbers.draw()
+            return
+        self.record("output", {"queue": queue, "id": id, "after": reader.offset}, None)
+        self.read_output(queue, id, reader, limit)
+
     def _compare_events(
         self, queue: str, expected: list[LoggedEvent], logged: list[LogEvent], *, fell_off: bool
     ) -> None:
@@ -171,6 +186,13 @@ class EventsRules(MachineBase):
             self.lockstep.skip_to_latest(queue, reader)
         self.lockstep.events(queue, reader, limit)
 
+    @precondition(lambda self: self.session.output and bool(self.issued.runs))
+    @rule(pick=some.picks, limit=some.limits)
+    def output(self, pick: int, limit: int) -> None:
+        """Read the output of an id that has run, with a reader that goes on."""
+        queue, id, _ = self.issued_run(pick)
+        self.lockstep.output(queue, id, self.output_readers.setdefault((queue, id), OutputReader()), limit)
+
 
 def recorded_request(queue: str, *, after: str | None = None, **_: Any) -> StepFields:
     return [{"op": "events", "queue": queue, "after": after}]
@@ -194,5 +216,5 @@ VERB = Verb(
     call=read_events,
     remember=remember,
     encoding=CallEncoding(recorded_request, recorded_reply),
-    valid={"after": None},
+    valid={"after": None, "id": None},
 )

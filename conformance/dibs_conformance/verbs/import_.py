@@ -56,8 +56,9 @@ def imported_slot(id: str, action: ClientAction) -> Slot:
 
 
 def step(oracle: Oracle, queue: str, id: str, record: IdRecord, now: int) -> None:
-    """Store the record of an imported id. An active job that is not handed off is released."""
+    """Store the record of an imported id, without output. Release an active job that is not handed off."""
     target = oracle.queue(queue)
+    record.output = record.outcome_output = []
     target.ids[id] = record
     run = record.current.run if record.current else None
     if run is not None and run.lease is not None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
+from dibs.model.events import LogEvent
 from dibs.model.results import ReportStatus
 from dibs_conformance import strategies as some
 from dibs_conformance.lockstep import MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
+from dibs_conformance.oracle.ids import IdRecord, OracleChunk
 from dibs_conformance.oracle.queue import OracleWorld
 from dibs_conformance.steps import digest
 from dibs_conformance.verbs.actions import ClientAction, ClientState
@@ -26,6 +29,8 @@ from dibs_conformance.verbs.verb import (
     with_status,
 )
 
+#: What a chunk counts beside its bytes, and the most that an id keeps, in bytes.
+OVERHEAD, MOST_OUTPUT = 64, 1024 * 1024
 #: The progress and the memo of a report.
 REPORTS: tuple[tuple[bytes | None, bytes | None], ...] = (
     (b"0.5", None),
@@ -42,9 +47,16 @@ def build_arguments(action: ClientAction, _: str, state: ClientState) -> dict[st
 
 
 def step(
-    oracle: Oracle, queue: str, id: str, fence: int, progress: bytes | None, memo: bytes | None = None
+    oracle: Oracle,
+    queue: str,
+    id: str,
+    fence: int,
+    progress: bytes | None,
+    memo: bytes | None = None,
+    *,
+    output: Sequence[bytes] = (),
 ) -> ReportStatus:
-    """Store progress, a memo, or both, on the active run with this fence. An empty memo removes the memo."""
+    """Store progress, a memo and output of the active run with this fence. An empty memo removes the memo."""
     record = oracle.queue(queue).record(id)
     job = record.current
     if job is None or job.run is None or job.run.fence != fence:
@@ -54,21 +66,62 @@ def step(
     if memo is not None:
         job = replace(job, data=replace(job.data, memo=memo or None))
     record.current = job
+    add_output(oracle, record, output)
     return "reported"
+
+
+def add_output(oracle: Oracle, record: IdRecord, output: Sequence[bytes]) -> None:
+    """Append chunks to the output of an id, and mark the oldest ones that exceed the bound as removed."""
+    job, now = record.current, oracle.now
+    assert job is not None  # noqa: S101 - the caller found an active run
+    assert job.run is not None  # noqa: S101
+    for chunk in output:
+        event = LogEvent(
+            kind="output",
+            id=job.id,
+            at=now,
+            attempt=job.attempts,
+            fence=job.run.fence,
+            holder=job.run.holder,
+            first=job.first,
+            revision=job.revision,
+            result=chunk,
+        )
+        record.output.append(OracleChunk(oracle.numbers.draw(), event))
+    kept = [chunk for chunk in record.visible_output(now) if not chunk.removed]
+    while sum(len(chunk.event.result or b"") + OVERHEAD for chunk in kept) > MOST_OUTPUT:
+        kept.pop(0).removed = True
 
 
 def apply(world: OracleWorld, part: CallPart, _: int) -> None:
     queue, id, request = part.call.queue, part.request["id"], part.request
     fence = world.numbering.expected("fence", (queue, id), request["fence"])
-    expected = step(world.oracle, queue, id, fence, request["progress"], request["memo"])
+    reported, output = (request["progress"], request["memo"]), request.get("output", ())
+    expected = step(world.oracle, queue, id, fence, *reported, output=output)
     check_answer(world, part, id, expected)
 
 
 class ReportRules(MachineBase):
     @precondition(has_runs)
-    @rule(pick=some.picks, reported=st.sampled_from(some.REPORTS))
-    def report(self, pick: int, reported: tuple[bytes | None, bytes | None]) -> None:
-        self.lockstep.report(*self.issued_run(pick), *reported)
+    @rule(
+        pick=some.picks,
+        reported=st.sampled_from(some.REPORTS),
+        output=st.sampled_from(some.OUTPUTS),
+        alone=st.booleans(),
+    )
+    def report(
+        self,
+        pick: int,
+        reported: tuple[bytes | None, bytes | None],
+        output: Sequence[bytes],
+        *,
+        alone: bool,
+    ) -> None:
+        """Report progress and a memo; also output, or output alone, if the storage keeps it."""
+        if not self.session.output:
+            output = ()
+        values = (None, None) if output and alone else reported
+        self.lockstep.report(*self.issued_run(pick), *values, output=output)
 
 
 def recorded_request(

@@ -49,6 +49,7 @@ def retry_failed(queue: OracleQueue, id: str, now: int, delay: int) -> RetryFail
     record.forget_old_drops(now)
     revived = revived_job(queue, id, outcome.origin, outcome.data, now, delay)
     record.current, record.outcome = revived, None
+    record.output, record.outcome_output = record.outcome_output, []
     queue.log_event("queued", id, now, record.current)
     return "queued"
 

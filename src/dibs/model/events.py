@@ -9,12 +9,13 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from dibs.model.job import Error, Job, Successor
+from dibs.model.job import ActiveRun, Error, Job, Successor
 from dibs.model.retry import RetryCause
 
 #: The kinds of event that mark the end of an attempt. The log has them at the levels `runs` and `all`.
 AttemptKind = Literal["completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released"]
-#: The kinds of event for every other change. The log has them only at the level `all`.
+#: The kinds of event for every other change. The log has them only at the level `all`. A chunk of output has
+#: the kind `output`, which no log has.
 NoteKind = Literal[
     "queued",
     "updated",
@@ -29,7 +30,7 @@ NoteKind = Literal[
     "resumed",
     "configured",
 ]
-EventKind = AttemptKind | NoteKind
+EventKind = AttemptKind | NoteKind | Literal["output"]
 
 #: The kind of event for a run that returns to the queue, by the cause of the retry.
 KIND_OF_CAUSE: Final[dict[RetryCause, AttemptKind]] = {
@@ -70,7 +71,8 @@ class LogEvent(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     #: The error of an attempt that failed, was retried, stalled or timed out, or the reason of a
     #: cancellation; None if there is no error.
     error: Error | None = None
-    #: The encoded result of a completed attempt, if the setting `log_results` allows its size; else None.
+    #: The encoded result of a completed attempt, if the setting `log_results` allows its size; the chunk of
+    #: an event `output`; else None.
     result: bytes | None = None
 
 
@@ -95,6 +97,20 @@ def attempt_event(
         enqueues=job.enqueues,
         error=error,
         result=result,
+    )
+
+
+def output_event(job: Job, run: ActiveRun, at: int) -> LogEvent:
+    """Return the event of each chunk of a report, without the chunk. `job` is the job at the report."""
+    return LogEvent(
+        kind="output",
+        id=job.id,
+        at=at,
+        attempt=job.attempts,
+        fence=run.fence,
+        holder=run.holder,
+        first=job.first,
+        revision=job.revision,
     )
 
 

@@ -14,6 +14,8 @@ DAY: Final = 86_400_000
 #: The cost of one start, and the highest cost of a run, in thousandths of a start.
 START_COST: Final = 1000
 MOST_COST: Final = 1_000_000_000
+#: What a chunk of output counts beside its bytes, in bytes.
+CHUNK_OVERHEAD: Final = 64
 #: The longest duration (delay, retention, lease, timeout, age) in ms: 100,000 days, about 273 years. Waits of
 #: Python threads take at most 292 years (threading.TIMEOUT_MAX).
 LONGEST_TIME: Final = 100_000 * DAY
@@ -45,6 +47,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     key: int = 128
     #: The size of a memo, in bytes.
     memo: int = MIB
+    #: The size of a chunk of output, in bytes.
+    chunk: int = 64 * KIB
+    #: The number of chunks in a report.
+    chunks: int = 1000
+    #: The size of the output of an id, in bytes. A chunk counts its bytes and CHUNK_OVERHEAD.
+    output: int = MIB
     #: The number of requests in a batch.
     batch: int = 1000
     #: The depth of nested JSON in attributes and progress.

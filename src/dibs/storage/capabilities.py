@@ -29,6 +29,9 @@ class Capabilities:
     #: Claims obey the settings `per_key`, `rate` and `key_rate`. Without this ability, `configure` refuses
     #: them.
     limits: bool = False
+    #: A report takes chunks of output, and `events` reads the output of an id. Without this ability, both are
+    #: refused.
+    output: bool = False
     #: One request serves several queues (many_queues.ManyQueues). `wait` then sends requests for all queues
     #: together.
     many_queues: bool = False

@@ -17,12 +17,14 @@ from msgspec import UNSET, UnsetType
 from dibs.errors import Refused
 from dibs.model import check_arguments, check_jobs, check_values
 from dibs.model.check_jobs import CheckedBatch
-from dibs.model.limits import LIMITS, SAFE_INTEGER, Limits
+from dibs.model.limits import CHUNK_OVERHEAD, LIMITS, SAFE_INTEGER, Limits
 from dibs.model.requests import End, EnqueueRequest, JobPatch, QueueStep, SettingsPatch, Settlement
 from dibs.model.results import ExportRecord, State
 from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.protocol import Watch
 
+#: The reason for which a storage refuses output.
+NO_OUTPUT: Final = "this storage keeps no output (it does not claim the capability `output`)"
 #: The largest number of characters of a `claim_id`.
 MOST_CLAIM_ID: Final = 64
 #: The longest timeout of a blocking claim, in seconds.
@@ -193,17 +195,62 @@ def check_report(
     *,
     id: object = "",
     fence: object = 0,
+    output: Sequence[bytes] = (),
+    keeps_output: bool = False,
 ) -> None:
+    """Check the values of a report. `keeps_output` is whether the storage has the capability `output`."""
     check_queue(queue, within=within)
     check_values.check_is_text("id", id)
     check_arguments.check_revision("fence", fence)
-    if progress is None and memo is None:
-        raise Refused("progress and memo are both None; set at least one of them", field="progress")
+    if output != ():
+        check_output(output, within, keeps_output=keeps_output)
+    if progress is None and memo is None and not output:
+        raise Refused(
+            "progress and memo are None, and output is empty; set at least one of them", field="progress"
+        )
     if progress is not None:
         check_values.check_bytes("progress", progress, within.progress)
         check_values.check_json("progress", progress, within.depth)
     if memo is not None:
         check_values.check_bytes("memo", memo, within.memo)
+
+
+def check_output(output: Sequence[bytes], within: Limits = LIMITS, *, keeps_output: bool) -> None:
+    """Raise Refused unless `output` is a list of chunks that a storage keeps together."""
+    check_values.check_is_list("output", output)
+    if output and not keeps_output:
+        raise Refused(f"output has chunks, and {NO_OUTPUT}; leave it out", field="output")
+    if len(output) > within.chunks:
+        raise Refused(
+            f"output has {len(output):,} chunks; a report takes {within.chunks:,}; send several reports",
+            field="output",
+        )
+    for chunk in output:
+        check_values.check_bytes("output", chunk, within.chunk)
+    size = sum(len(chunk) + CHUNK_OVERHEAD for chunk in output)
+    if size > within.output:
+        raise Refused(
+            f"output counts {size:,} bytes with {CHUNK_OVERHEAD} for each chunk; an id keeps "
+            f"{within.output:,}; send less in one report",
+            field="output",
+        )
+
+
+def check_events(
+    queue: str,
+    limit: int,
+    within: Limits = LIMITS,
+    *,
+    id: object = None,
+    keeps_output: bool = False,
+) -> None:
+    """Check all but the offset. `keeps_output` is whether the storage has the capability `output`."""
+    check_queue(queue, limit, within=within)
+    if id is None:
+        return
+    check_values.check_is_text("id", id)
+    if not keeps_output:
+        raise Refused(f"id is {id!r:.60}, and {NO_OUTPUT}; leave it out to read the log", field="id")
 
 
 def check_amend(queue: str, patch: JobPatch, within: Limits = LIMITS, *, id: object = "") -> None:

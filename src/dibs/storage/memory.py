@@ -71,7 +71,9 @@ class MemoryStorage(IndexedStorage):
     Each verb runs under one lock and returns without awaiting; only `wait` awaits.
     """
 
-    capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True, limits=True)
+    capabilities = Capabilities(
+        cross_queue=True, push_wakeups=True, manual_clock=True, limits=True, output=True
+    )
     durability = "none: the jobs are in memory and end with this process"
     #: Several event loops may use one object. It may be entered again while it is open.
     thread_safe = True

@@ -218,12 +218,15 @@ class Storage(Protocol):
         progress: bytes | None = None,
         memo: bytes | None = None,
         *,
+        output: Sequence[bytes] = (),
         now: int | None = None,
     ) -> ReportStatus:
-        """Store the progress of the run with this fence, a memo for later runs of its job, or both.
+        """Store what the run with this fence reports: progress, a memo for later runs of its job, output.
 
-        `progress` is one value as JSON text, in bytes; an empty `memo` removes the memo. Return `lost` if the
-        run with this fence is no longer active.
+        `progress` is one value as JSON text, in bytes; an empty `memo` removes the memo. `output` is a list
+        of chunks, which are appended to the output of the id in this order; if the id then has more than 1
+        MiB, its oldest chunks are removed. A storage without the capability `output` refuses chunks. Return
+        `lost` if the run with this fence is no longer active.
         """
         ...
 
@@ -353,13 +356,22 @@ class Storage(Protocol):
 
     @reads
     async def events(
-        self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
+        self,
+        queue: str,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        id: str | None = None,
+        now: int | None = None,
     ) -> EventPage:
-        """Return a page of the log after an offset, oldest event first.
+        """Return a page of the log after an offset, oldest event first; with `id`, of the output of this id.
 
         `after` is None for the start of the log and LATEST for its end. Offsets are opaque text of at most 64
         characters that sorts in the order of the log. After a reader has received an offset, no event appears
         at or before it. "" is the offset of an empty log: unlike None, it gets `fell_off` after a trim.
+
+        The output of an id has an event of the kind `output` for each chunk, with the chunk as `result`. Its
+        offsets obey the same rules. A storage without the capability `output` refuses `id`.
         """
         ...
 

@@ -21,6 +21,7 @@ from tests.kit.mutants import limits as limits
 from tests.kit.mutants import log_events as log_events
 from tests.kit.mutants import lua as lua
 from tests.kit.mutants import memos as memos
+from tests.kit.mutants import outputs as outputs
 from tests.kit.mutants import signals as signals
 from tests.kit.mutants import sql as sql
 from tests.kit.mutants import start_rates as start_rates

@@ -310,10 +310,10 @@ def an_expired_outcome_is_shown(patch: Patch) -> None:
 def a_late_holder_reports(patch: Patch) -> None:
     original = settling.report
 
-    def mutant(index: Index, queue: str, id: str, fence: int, *reported: Any) -> Any:
+    def mutant(index: Index, queue: str, id: str, fence: int, *reported: Any, **named: Any) -> Any:
         job = index.find_queue(queue).slots.get(id, EMPTY).current
         held = job.run.fence if job is not None and job.run is not None else fence
-        return original(index, queue, id, held, *reported)
+        return original(index, queue, id, held, *reported, **named)
 
     patch.setattr(settling, "report", mutant)
 

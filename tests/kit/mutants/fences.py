@@ -27,19 +27,22 @@ def a_report_checks_its_fence_then_writes(patch: Patch) -> None:
         progress: bytes | None = None,
         memo: bytes | None = None,
         *,
+        output: Any = (),
         now: int | None = None,
     ) -> Any:
         [slot] = await self._run_read(now, reading.get, queue, [id])
         if fence_of(slot) != fence:
             return "lost"
-        return await self._run_step(now, report_unchecked, queue, id, progress, memo)
+        return await self._run_step(now, report_unchecked, queue, id, progress, memo, tuple(output))
 
     patch.setattr(IndexedStorage, "report", report)
 
 
-def report_unchecked(index: Index, queue: str, id: str, progress: bytes | None, memo: bytes | None) -> str:
+def report_unchecked(
+    index: Index, queue: str, id: str, progress: Any, memo: Any, chunks: tuple[bytes, ...]
+) -> str:
     slot = index.find_queue(queue).slots.get(id, EMPTY)
-    settling.report(index, queue, id, fence_of(slot), progress, memo)
+    settling.report(index, queue, id, fence_of(slot), progress, memo, chunks=chunks)
     return "reported"
 
 

@@ -33,9 +33,9 @@ def writes_late_memos(patch: Patch, *, running: bool) -> None:
     original = settling.report
 
     def mutant(
-        index: Index, queue: str, id: str, fence: int, progress: bytes | None, memo: bytes | None
+        index: Index, queue: str, id: str, fence: int, progress: Any, memo: bytes | None, **named: Any
     ) -> Any:
-        answer = original(index, queue, id, fence, progress, memo)
+        answer = original(index, queue, id, fence, progress, memo, **named)
         source = index.find_queue(queue)
         job = source.slots.get(id, EMPTY).current
         if answer == "lost" and memo and job is not None and (job.run is not None) == running:

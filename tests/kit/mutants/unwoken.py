@@ -29,7 +29,7 @@ class Mute:
 
     def _muted(self, verb: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*arguments: Any, **words: Any) -> Any:
-            if not self._mute.applies(*arguments):
+            if not self._mute.applies(*arguments, **words):
                 return await verb(*arguments, **words)
             # A verb of a memory storage does not await, so no other call runs meanwhile.
             wakeups = self._storage._shared.wakeups
@@ -48,7 +48,7 @@ class Muted:
 
     verb: str
     found: str
-    applies: Callable[..., bool] = lambda *_: True
+    applies: Callable[..., bool] = lambda *_, **__: True
 
     def __call__(self, storage: MemoryStorage) -> Storage:
         return Mute(storage, self)
@@ -60,6 +60,10 @@ def is_resume(_: str, patch: SettingsPatch) -> bool:
 
 def is_limit(_: str, patch: SettingsPatch) -> bool:
     return isinstance(patch.max_active, int)
+
+
+def has_output(_: str, *__: Any, output: Any = ()) -> bool:
+    return bool(output)
 
 
 def is_retry(_: str, settlements: Any) -> bool:
@@ -123,5 +127,6 @@ MUTED: Final = (
     Muted("cancel", "a wait for ids after cancel of a waiting job"),
     Muted("finish", "a wait for ids after finish"),
     Muted("report", "a wait for progress after report"),
+    Muted("report", "a wait for progress after report of output", has_output),
     Muted("settle", "a wait for progress after the end of a run", is_end),
 )

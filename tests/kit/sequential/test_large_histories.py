@@ -20,7 +20,7 @@ from tests.kit.play import play_fixed
 Patch = pytest.MonkeyPatch
 #: The most log entries that a planted prune removes in one call.
 STEP = 1024
-DEFAULT_LIMIT, LONG_LOG, _, RETENTION, QUEUE_NAMES = LARGE
+DEFAULT_LIMIT, LONG_LOG, _, RETENTION, QUEUE_NAMES, _ = LARGE
 
 
 def changed_call(patch: Patch, verb: str, change: Callable[..., Any]) -> None:

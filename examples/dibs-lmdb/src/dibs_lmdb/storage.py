@@ -253,9 +253,10 @@ class LmdbStorage:
         progress: bytes | None = None,
         memo: bytes | None = None,
         *,
+        output: Sequence[bytes] = (),
         now: int | None = None,
     ) -> ReportStatus:
-        checks.check_report(queue, progress, memo, id=id, fence=fence)
+        checks.check_report(queue, progress, memo, id=id, fence=fence, output=output)
         return await self._write(lambda queues: verbs.report(queues, queue, id, fence, progress, memo), now)
 
     async def cancel(
@@ -335,9 +336,15 @@ class LmdbStorage:
         )
 
     async def events(
-        self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
+        self,
+        queue: str,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        id: str | None = None,
+        now: int | None = None,
     ) -> EventPage:
-        checks.check_queue(queue, limit)
+        checks.check_events(queue, limit, id=id)
         return await self._read(lambda queues: reads.events(queues, queue, after, limit), now)
 
     # Waits

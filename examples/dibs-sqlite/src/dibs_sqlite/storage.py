@@ -235,9 +235,10 @@ class SqliteStorage:
         progress: bytes | None = None,
         memo: bytes | None = None,
         *,
+        output: Sequence[bytes] = (),
         now: int | None = None,
     ) -> results.ReportStatus:
-        checks.check_report(queue, progress, memo, id=id, fence=fence)
+        checks.check_report(queue, progress, memo, id=id, fence=fence, output=output)
         return await self._run_write(now, settling.report, queue, id, fence, progress, memo)
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -317,9 +318,15 @@ class SqliteStorage:
     # -- log and wake-ups ----------------------------------------------------------------------------
 
     async def events(
-        self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
+        self,
+        queue: str,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        id: str | None = None,
+        now: int | None = None,
     ) -> results.EventPage:
-        checks.check_queue(queue, limit)
+        checks.check_events(queue, limit, id=id)
         return await self._run_read(now, reading.events, queue, after, limit)
 
     async def wait(

@@ -36,6 +36,10 @@ CAPABILITY_TEXTS = {
         "a worker's claim can wait in the storage until a job is due",
         "a worker claims a job after a wake-up or a poll",
     ),
+    "output": (
+        "jobs keep the output that their runs write",
+        "runs cannot write output",
+    ),
     "many_queues": (
         "a worker serves all its queues in one request",
         "a worker sends a request for each of its queues",

@@ -19,12 +19,15 @@ from dibs.model.plain_values import to_plain
 from dibs.model.requests import Settings
 from dibs.storage.indexed.event_log import Entry
 from dibs.storage.indexed.index import Index, Step
+from dibs.storage.indexed.output import Output, Position, ReportedChunks, without_oldest
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Changes, Lease, RequestKey
 
 T = TypeVar("T")
 #: Slots or log entries in one frame of a checkpoint.
 ITEMS_PER_FRAME: Final = 5_000
+#: Outputs of ids in one frame of a checkpoint. Each may have a MiB.
+OUTPUTS_PER_FRAME: Final = 100
 
 #: Sources of the data (payload, attributes ...) of a job in a commit. WRITTEN: the commit has the data.
 #: OF_CURRENT and the next two numbers: the current, successor or outcome that the slot had before the step.
@@ -41,6 +44,17 @@ class SlotImage(Struct, frozen=True, gc=False, array_like=True):
     slot: Slot | None
     #: Sources of the data of current, successor and outcome (WRITTEN, OF_CURRENT, ...).
     sources: tuple[int, int, int] = (WRITTEN, WRITTEN, WRITTEN)
+
+
+class OutputImage(Struct, frozen=True, gc=False, array_like=True):
+    """What a step changed in the output of one id. The chunks that it had before are not written again."""
+
+    begin: int
+    cut: Position
+    #: The first chunk that the step left.
+    first: Position
+    #: The reports that the step added.
+    added: list[ReportedChunks]
 
 
 class QueueImage(Struct, frozen=True, gc=False, array_like=True):
@@ -60,6 +74,8 @@ class QueueImage(Struct, frozen=True, gc=False, array_like=True):
     reported: list[str] = []
     #: The clocks of the queue ("") and of keys, in us. A clock with None was removed.
     clocks: list[tuple[str, int | None]] = []
+    #: The output of ids. An output with None was removed.
+    outputs: list[tuple[str, OutputImage | None]] = []
 
 
 class Commit(Struct, frozen=True, gc=False, array_like=True):
@@ -98,7 +114,24 @@ def _queue_image(queue: QueueIndex, changes: Changes) -> QueueImage:
         queue.log.trimmed if changes.trimmed_before is not None else 0,
         changes.reported,
         [(key, queue.clocks.values.get(key)) for key in changes.clocks],
+        [(id, _output_image(before, queue.outputs.get(id))) for id, before in changes.outputs.items()],
     )
+
+
+def _output_image(before: Output | None, after: Output | None) -> OutputImage | None:
+    if after is None:
+        return None
+    known = 0 if before is None else before.reports[-1].number
+    first = after.reports[0]
+    added = [one for one in after.reports if one.number > known]
+    return OutputImage(after.begin, after.cut, (first.number, first.removed), added)
+
+
+def _changed_output(before: Output | None, image: OutputImage | None) -> Output | None:
+    if image is None:
+        return None
+    kept = () if before is None else without_oldest(before.reports, image.first)
+    return Output((*kept, *image.added), image.begin, image.cut)
 
 
 def _without_known_data(id: str, before: Slot, after: Slot) -> SlotImage:
@@ -172,6 +205,8 @@ def _apply_queue(queue: QueueIndex, image: QueueImage) -> None:
         queue.put_lease(lease_id, lease)
     for request_key, known in image.keys:
         queue.put_key(request_key, known)
+    for id, output in image.outputs:
+        queue.put_output(id, _changed_output(queue.outputs.get(id), output))
     if image.settings is not None:
         queue.put_settings(image.settings)
     for entry in image.entries:
@@ -230,6 +265,9 @@ def _snapshot_queue(index: Index, queue: QueueIndex) -> Iterator[bytes]:
     )
     for entries in _chunks(queue.log):
         yield _encode_queue(index, QueueImage(queue.name, entries=entries))
+    for outputs in _chunks(queue.outputs.items(), OUTPUTS_PER_FRAME):
+        images = [(id, _output_image(None, output)) for id, output in outputs]
+        yield _encode_queue(index, QueueImage(queue.name, outputs=images))
     for chunk in _chunks(queue.slots.items()):
         yield _encode_queue(index, QueueImage(queue.name, [SlotImage(id, slot) for id, slot in chunk]))
 
@@ -238,11 +276,11 @@ def _encode_queue(index: Index, image: QueueImage) -> bytes:
     return _encode(Commit(index.now, index.number, [image], index.lead, index.ahead))
 
 
-def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
+def _chunks(items: Iterable[T], size: int = ITEMS_PER_FRAME) -> Iterator[list[T]]:
     chunk: list[T] = []
     for item in items:
         chunk.append(item)
-        if len(chunk) == ITEMS_PER_FRAME:
+        if len(chunk) == size:
             yield chunk
             chunk = []
     if chunk:

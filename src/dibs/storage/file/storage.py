@@ -80,7 +80,13 @@ class FileStorage(IndexedStorage):
     """
 
     capabilities = Capabilities(
-        durable=True, shared=True, cross_queue=True, push_wakeups=True, manual_clock=True, limits=True
+        durable=True,
+        shared=True,
+        cross_queue=True,
+        push_wakeups=True,
+        manual_clock=True,
+        limits=True,
+        output=True,
     )
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from dibs.model import events, rules, transitions
 from dibs.model.check_values import check_attributes
@@ -88,6 +89,8 @@ def _retry_failed(index: Index, queue: QueueIndex, id: str, delay: int) -> Retry
     number = index.next_number()
     after = transitions.retry_failed(slot, outcome, id, outcome.data, index.now, number, delay=delay)
     queue.put(id, after)
+    if (known := queue.outputs.get(id)) is not None:
+        queue.put_output(id, replace(known, begin=0))
     if queue.settings.log_level == "all":
         index.log_event(queue, events.note_event("queued", id, index.now, after.current))
     return "queued"
@@ -104,6 +107,8 @@ def _forget(index: Index, queue: QueueIndex, id: str) -> bool:
     existed = slot.current is not None or transitions.unexpired(slot.outcome, index.now) is not None
     if slot is not EMPTY:
         queue.put(id, EMPTY)
+    if id in queue.outputs:
+        queue.put_output(id, None)
     if existed and queue.settings.log_level == "all":
         index.log_event(queue, events.note_event("forgotten", id, index.now))
     return existed

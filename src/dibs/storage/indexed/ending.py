@@ -5,6 +5,7 @@ from __future__ import annotations
 from dibs.model import events, fold, transitions
 from dibs.model.job import ActiveRun, Job, Slot
 from dibs.model.requests import Cancelled, Complete, End
+from dibs.storage.indexed import output
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 
@@ -22,6 +23,9 @@ def store_end(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: End
         result = events.logged_result(action.result, queue.settings.log_results)
     after = transitions.end(slot, job, action, now, queue.settings.retention)
     queue.put(job.id, after)
+    if queue.outputs and (known := queue.outputs.get(job.id)) is not None:
+        kept = transitions.unexpired(after.outcome, now) is not None
+        queue.put_output(job.id, output.after_end(known) if kept else None)
     if slot.successor is not None:
         job = fold.joined_range(job, slot.successor)
     if level != "off":

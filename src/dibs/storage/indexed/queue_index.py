@@ -25,6 +25,7 @@ from dibs.storage.indexed.orders import (
     find_waiting_job,
     waiting_job,
 )
+from dibs.storage.indexed.output import Output
 from dibs.storage.indexed.records import Changes, Lease, RequestKey
 
 #: The entry of a scheduled job: (run_at, seq, id, -priority).
@@ -44,6 +45,7 @@ class QueueIndex:
         self.leases: dict[str, Lease] = {}
         self.keys: dict[str, RequestKey] = {}
         self.clocks = StartClocks()
+        self.outputs: dict[str, Output] = {}
         self.log = EventLog()
         self.listing = SortedIds(self.slots)
         #: The changes of the current step; None between steps and before its first change.
@@ -252,8 +254,16 @@ class QueueIndex:
         self.step_changes().entries.append(entry)
         self.log.append(entry)
 
+    def put_output(self, id: str, after: Output | None) -> None:
+        """Set the output of an id to `after`; None removes it."""
+        self.step_changes().outputs.setdefault(id, self.outputs.get(id))
+        if after is None:
+            self.outputs.pop(id, None)
+        else:
+            self.outputs[id] = after
+
     def put_reported(self, ids: list[str]) -> None:
-        """Note the ids whose runs have reported progress in this step."""
+        """Note the ids whose runs have reported progress or output in this step."""
         self.step_changes().reported += ids
 
     def put_trim(self, through: int) -> int:
@@ -279,6 +289,8 @@ class QueueIndex:
             self.put_lease(lease, held)
         for key, known in changes.keys.items():
             self.put_key(key, known)
+        for id, output in changes.outputs.items():
+            self.put_output(id, output)
         for id, slot in changes.slots.items():
             self.put(id, slot)
 

@@ -1,14 +1,15 @@
-"""The verbs that only read: get, list, counts, queues, split, export and events."""
+"""The verbs that only read: get, list, counts, queues, split, export and events, which also reads output."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from dibs.model import rules
+from dibs.model import rules, transitions
 from dibs.model.job import EMPTY, Slot
 from dibs.model.results import Counts, EventPage, ExportPage, ExportRecord, ListPage, QueueInfo, State
 from dibs.storage.indexed.index import Index
+from dibs.storage.indexed.output import page
 from dibs.storage.indexed.queue_index import QueueIndex
 
 #: The most ids that a page of a listing reads. A search for a few failed jobs among 1,000,000 waiting ones
@@ -111,6 +112,13 @@ def export(index: Index, queue: str, after: str | None, until: str | None, limit
             return ExportPage(records=tuple(records), settings=source.settings, after=records[-1].id)
         records.append(ExportRecord(id=id, slot=slot))
     return ExportPage(records=tuple(records), settings=source.settings, after=None)
+
+
+def output(index: Index, queue: str, id: str, after: str | None, limit: int) -> EventPage:
+    """Return a page of the output of an id, without that of an expired outcome."""
+    source = index.find_queue(queue)
+    outcome = transitions.unexpired(source.slots.get(id, EMPTY).outcome, index.now)
+    return page(source.outputs.get(id), after, limit, with_outcome=outcome is not None)
 
 
 def events(index: Index, queue: str, after: str | None, limit: int) -> EventPage:

@@ -8,6 +8,7 @@ from dibs.model.job import Slot
 from dibs.model.requests import Settings
 from dibs.model.results import EnqueueStatus, FoundState
 from dibs.storage.indexed.event_log import Entry
+from dibs.storage.indexed.output import Output
 
 
 class Lease(Struct, frozen=True, gc=False, array_like=True):
@@ -48,6 +49,7 @@ class Changes:
         "entries",
         "keys",
         "leases",
+        "outputs",
         "reported",
         "settings",
         "slots",
@@ -67,6 +69,7 @@ class Changes:
         self.keys: dict[str, RequestKey | None] = {}
         self.clocks: dict[str, int | None] = {}
         self.settings: Settings | None = None
+        self.outputs: dict[str, Output | None] = {}
         #: The entries that the step appended to the log.
         self.entries: list[Entry] = []
         #: EventLog.trimmed before the step; None if the step did not trim the log.
@@ -75,5 +78,5 @@ class Changes:
         self.trimmed_entries: list[Entry] = []
         #: The ids whose outcome or dropped ranges changed, and removed ids. Waits for these ids are woken.
         self.ended: list[str] = []
-        #: The ids whose runs reported progress. Waits for progress are woken.
+        #: The ids whose runs reported progress or output. Waits for progress are woken.
         self.reported: list[str] = []

@@ -10,7 +10,7 @@ from dibs.model import events, rules, transitions
 from dibs.model.error_text import to_storable_error
 from dibs.model.events import KIND_OF_CAUSE
 from dibs.model.job import EMPTY, FAIL_SUFFIX, FOREVER, Error, Job, OutcomeRetention, Slot
-from dibs.model.limits import Limits
+from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -23,6 +23,7 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import FinishStatus, ReapedKind, ReportStatus, SettleResult
+from dibs.storage.indexed import output
 from dibs.storage.indexed.ending import store_end
 from dibs.storage.indexed.enqueueing import enqueue_follow_ups
 from dibs.storage.indexed.index import Index
@@ -149,15 +150,28 @@ def finish(index: Index, queue: str, id: str, action: End, revision: int) -> Fin
 
 
 def report(
-    index: Index, queue: str, id: str, fence: int, progress: bytes | None, memo: bytes | None
+    index: Index,
+    queue: str,
+    id: str,
+    fence: int,
+    progress: bytes | None,
+    memo: bytes | None,
+    *,
+    chunks: tuple[bytes, ...] = (),
+    limits: Limits = LIMITS,
 ) -> ReportStatus:
-    """Store progress, memo or both for the active run with this fence; `lost` if there is no such run."""
+    """Store what the active run with this fence reports; `lost` if there is no such run."""
     source = index.find_queue(queue)
     slot = source.slots.get(id, EMPTY)
     job = slot.current
     if job is None or job.run is None or job.run.fence != fence:
         return "lost"
-    source.put(id, transitions.report(slot, job, job.run, progress, memo))
-    if progress is not None:
+    if progress is not None or memo is not None:
+        source.put(id, transitions.report(slot, job, job.run, progress, memo))
+    if chunks:
+        event = events.output_event(job, job.run, index.now)
+        report = output.reported(index.next_number(), event, chunks)
+        source.put_output(id, output.append(source.outputs.get(id), report, limits.output))
+    if progress is not None or chunks:
         source.put_reported([id])
     return "reported"

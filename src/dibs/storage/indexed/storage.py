@@ -200,10 +200,23 @@ class IndexedStorage(ABC):
         progress: bytes | None = None,
         memo: bytes | None = None,
         *,
+        output: Sequence[bytes] = (),
         now: int | None = None,
     ) -> ReportStatus:
-        checks.check_report(queue, progress, memo, self.limits, id=id, fence=fence)
-        return await self._run_step(now, settling.report, queue, id, fence, progress, memo)
+        checks.check_report(
+            queue,
+            progress,
+            memo,
+            self.limits,
+            id=id,
+            fence=fence,
+            output=output,
+            keeps_output=self.capabilities.output,
+        )
+        chunks = tuple(map(bytes, output))
+        return await self._run_step(
+            now, settling.report, queue, id, fence, progress, memo, chunks=chunks, limits=self.limits
+        )
 
     # -- by id ---------------------------------------------------------------------------------------
 
@@ -280,9 +293,17 @@ class IndexedStorage(ABC):
     # -- log and wake-ups ----------------------------------------------------------------------------
 
     async def events(
-        self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
+        self,
+        queue: str,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        id: str | None = None,
+        now: int | None = None,
     ) -> EventPage:
-        checks.check_queue(queue, limit, within=self.limits)
+        checks.check_events(queue, limit, self.limits, id=id, keeps_output=self.capabilities.output)
+        if id is not None:
+            return await self._run_read(now, reading.output, queue, id, after, limit)
         return await self._run_read(now, reading.events, queue, after, limit)
 
     async def wait(

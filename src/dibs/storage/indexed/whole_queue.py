@@ -13,6 +13,7 @@ from dibs.model.events import NoteKind
 from dibs.model.job import EMPTY, Slot
 from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import ExportRecord, ImportStatus, PruneResult
+from dibs.storage.indexed import output
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.orders import QUEUE_CLOCK
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -73,6 +74,8 @@ def _prune_outcomes(queue: QueueIndex, limit: int) -> int:
     for id in ids:
         slot = queue.slots[id]
         queue.put(id, EMPTY if slot.current is None else replace(slot, outcome=None))
+        if (known := queue.outputs.get(id)) is not None:
+            queue.put_output(id, output.without_outcome(known))
     return len(ids)
 
 
@@ -111,4 +114,6 @@ def _import_record(index: Index, queue: QueueIndex, id: str, slot: Slot) -> Impo
         return "exists"
     index.number = max(index.number, *rules.numbers_in(slot))
     queue.put(id, rules.imported_slot(slot, index.now, queue.settings.retention, index.next_number))
+    if id in queue.outputs:
+        queue.put_output(id, None)  # of an outcome that has expired here
     return "imported"

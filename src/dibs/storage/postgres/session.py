@@ -166,9 +166,11 @@ class PostgresSession:
         progress: bytes | None,
         memo: bytes | None,
         now: int | None,
+        *,
+        output: Sequence[bytes] = (),
     ) -> dict[str, Any]:
         """Check the arguments of a report, and return its parameters."""
-        checks.check_report(queue, progress, memo, self.limits, id=id, fence=fence)
+        checks.check_report(queue, progress, memo, self.limits, id=id, fence=fence, output=output)
         return {
             "id": sendable_id(id),
             "fence": fence,

@@ -181,9 +181,10 @@ class PostgresStorage(ManyQueuesSession, KeySetSession, PostgresDirectEnqueue):
         progress: bytes | None = None,
         memo: bytes | None = None,
         *,
+        output: Sequence[bytes] = (),
         now: int | None = None,
     ) -> ReportStatus:
-        params = self.report_params(queue, id, fence, progress, memo, now)
+        params = self.report_params(queue, id, fence, progress, memo, now, output=output)
         return "reported" if await self._run_for_value("report", params) else "lost"
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -330,8 +331,15 @@ class PostgresStorage(ManyQueuesSession, KeySetSession, PostgresDirectEnqueue):
     # -- log and wake-ups ----------------------------------------------------------------------------
 
     async def events(
-        self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
+        self,
+        queue: str,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        id: str | None = None,
+        now: int | None = None,
     ) -> EventPage:
+        checks.check_events(queue, limit, self.limits, id=id)
         params = self._check_common(queue, now, limit)
         paged = {**params, "since": event_log.first_entry_number(after)}
         found = await self._run_read("events", paged)

@@ -461,9 +461,10 @@ class RedisStorage(RedisSession):
         progress: bytes | None = None,
         memo: bytes | None = None,
         *,
+        output: Sequence[bytes] = (),
         now: int | None = None,
     ) -> ReportStatus:
-        checks.check_report(queue, progress, memo, self.limits, id=id, fence=fence)
+        checks.check_report(queue, progress, memo, self.limits, id=id, fence=fence, output=output)
         arguments = [codec.encode_id(id), str(fence), progress or b"", *([] if memo is None else [memo])]
         reply = await self._run_script("report", queue, now, *arguments)
         return cast("ReportStatus", reply.decode())
@@ -612,9 +613,15 @@ class RedisStorage(RedisSession):
     # -- log and wake-ups ----------------------------------------------------------------------------
 
     async def events(
-        self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
+        self,
+        queue: str,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        id: str | None = None,
+        now: int | None = None,
     ) -> EventPage:
-        checks.check_queue(queue, limit, within=self.limits)
+        checks.check_events(queue, limit, self.limits, id=id)
         self._time_argument(now)
         reply = await self._run_script_untimed("events", queue, event_log.encode_page_request(after, limit))
         return self._decode(queue, event_log.decode_page, reply, after, limit)
