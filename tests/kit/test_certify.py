@@ -63,7 +63,7 @@ def test_a_failure_is_reported_with_the_fewest_calls(monkeypatch: pytest.MonkeyP
     failure, _ = play(50, shrink=True)
 
     assert failure is not None
-    assert len(failure.story) <= 8, failure
+    assert len(failure.story) <= 9, failure
     assert any(line.startswith("cancel(") or "supersede" in line for line in failure.story)
 
 
