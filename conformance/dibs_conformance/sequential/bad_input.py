@@ -237,7 +237,7 @@ def bad_output(claims: Capabilities) -> Iterator[BadInput]:
     for name, output in outputs.items():
         for memo in (None, b"m"):
             yield BadInput("report", name, {"progress": None, "memo": memo, "output": output}, "output")
-    for after in ("no offset", 5):
+    for after in ("no offset", 5) if claims.output else ():
         yield BadInput("events", f"{after!r} as offset in an output", {"id": "held", "after": after}, "after")
 
 
