@@ -31,6 +31,7 @@ DibsError
 │   └── OutcomeNotKept      the storage keeps no outcome of the enqueue
 └── raised by a handler
     ├── PermanentError      fail the job without a retry
+    │   └── SignalTimeout   no signal came in time; a handler may catch it
     ├── BulkFailed          fail or retry some of the jobs of a call of a bulk task
     ├── Retry               retry the job at a time that the handler chooses
     └── Snooze              run the job again at a time, without counting an attempt
@@ -287,6 +288,14 @@ class Retry(DibsError):
         super().__init__(message)
         self.delay: float | timedelta | None = _parse_delay(delay) if isinstance(delay, str) else delay
         self.at = at
+
+
+class SignalTimeout(PermanentError):
+    """No signal came before the timeout of `current_job().wait_for(...)`.
+
+    A handler may catch it and go on; each later run gets it at the same place. Uncaught, it fails the job
+    without a retry.
+    """
 
 
 class Snooze(DibsError):

@@ -98,6 +98,19 @@ def test_an_active_job_is_asked_to_stop_only_with_running(shell: Shell) -> None:
     assert shell.json("show", "q", "a")["current"]["run"]["cancel_requested"]
 
 
+def test_a_signal_is_sent_to_a_live_job(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1", "--id", "a")
+    sent = shell.type("signal", "q", "a", "approved", '{"by": "ada"}')
+    absent = shell.type("signal", "q", "b", "approved")
+    bad = shell.type("signal", "q", "a", "approved", "{")
+
+    assert (0, "delivered  q/a") == (sent.exit_code, sent.stdout.strip())
+    assert (1, "absent  q/b: no job with this id waits or runs") == (absent.exit_code, absent.stdout.strip())
+    assert "JSON is not valid JSON" in bad.stderr
+    [signal] = shell.json("show", "q", "a")["current"]["attributes"].values()
+    assert {"json": {"by": "ada"}} == signal
+
+
 def test_a_failed_job_is_enqueued_again(shell: Shell) -> None:
     shell.type("enqueue", "q", "1", "--id", "a")
     in_storage(shell, fail("a"))

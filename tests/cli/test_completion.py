@@ -46,9 +46,9 @@ def test_verbs_options_and_choices_are_completed(words: tuple[str, ...], offered
 
 
 TAKING_A_QUEUE = [
-    ("enqueue",), ("show",), ("list",), ("cancel",), ("retry",), ("amend",), ("finish",), ("counts",),
-    ("events",), ("failures",), ("workers",), ("configure",), ("pause",), ("resume",), ("prune",), ("purge",),
-    ("spark", "history", "--queue"),
+    ("enqueue",), ("show",), ("list",), ("cancel",), ("retry",), ("amend",), ("signal",), ("finish",),
+    ("counts",), ("events",), ("failures",), ("workers",), ("configure",), ("pause",), ("resume",),
+    ("prune",), ("purge",), ("spark", "history", "--queue"),
 ]  # fmt: skip
 
 

@@ -23,10 +23,10 @@ HANDLES = (
     *(dibs.Dibs, dibs.Queue, dibs.Task, dibs.Ticket, dibs.Claim, dibs.Schedules, dibs.CurrentJob),
     *(dibs.Ending, dibs.Flow, dibs.Chain, dibs.StoredFlow, dibs.StoredBatch, Rehearsal),
 )
-#: Calls that the example of another call shows, or that users do not call.
+#: Calls that the example of another call shows, that users do not call, or whose example ends the run.
 WITHOUT = {
     *("Dibs.close", "Queue.resume", "CurrentJob.request_cancel", "CurrentJob.add_waits"),
-    *("Flow.plan", "Flow.build_request", "StoredFlow.ticket", "StoredBatch.ticket"),
+    *("CurrentJob.wait_for", "Flow.plan", "Flow.build_request", "StoredFlow.ticket", "StoredBatch.ticket"),
 }
 #: The first code of a docstring: an indented block, the text `Example: ...`, or a form like `async for ...:`.
 EXAMPLE = re.compile(r"\n\n((?:    .*\n?|\n(?=    ))+)|Example: `([^`]+)`|`((?:await|async for|@)[^`]+)`")

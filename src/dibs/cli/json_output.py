@@ -216,12 +216,12 @@ def slot_fields(queue: str, id: str, value: Slot) -> dict[str, Any]:
 def slot_state(value: Slot) -> str:
     """Return the state of an id: that of its job, else the kind of its kept outcome, else "nothing".
 
-    A job is "waiting", "active" or "active+blocked".
+    A job is "waiting", "parked", "active" or "active+blocked".
     """
     if value.current is None:
         return "nothing" if value.outcome is None else value.outcome.kind
     if value.current.run is None:
-        return "waiting"
+        return "parked" if value.current.is_parked else "waiting"
     return "active" if value.successor is None else "active+blocked"
 
 

@@ -147,6 +147,7 @@ COMMANDS: Final = (
     CommandInfo("retry", JOBS, "Enqueue failed jobs again: some, all, or those with one type of error."),
     CommandInfo("finish", JOBS, "End a job that was handed off."),
     CommandInfo("amend", JOBS, "Change the payload, attributes, priority or time of a job."),
+    CommandInfo("signal", JOBS, "Send a value to a job that waits for it."),
     CommandInfo("flow", JOBS, "Draw a flow with the states of its nodes; list, cancel and retry flows."),
     CommandInfo("counts", QUEUES, "Count the jobs in each state; --watch repeats it."),
     CommandInfo("top", QUEUES, "Show queues, their rates, and what is wrong, again and again."),

@@ -26,6 +26,7 @@ from dibs.model.rules import ticket_state
 #: `max_waiting` did not take.
 JobState = Literal[
     "waiting",
+    "parked",
     "active",
     "handed_off",
     "blocked",
@@ -46,7 +47,8 @@ class Status(Struct, frozen=True, kw_only=True):
     id: str
     """Id of the job."""
     state: JobState
-    """State of the job; `not_kept` if the outcome of an enqueue has expired, `absent` for an
+    """State of the job; `parked` if its handler waits for a signal (in listings such a job is `waiting`);
+    `not_kept` if the outcome of an enqueue has expired, `absent` for an
     `Update(create=False)` that found no live job, `dropped` for a job that a full queue did not take."""
     revision: int = 0
     """Number of the latest enqueue that this job contains: `ticket.revision` of that enqueue."""
@@ -167,7 +169,13 @@ def _job_status(client: QueueClient, job: Job) -> Status:
     return Status(
         queue=client.name,
         id=job.id,
-        state="waiting" if run is None else "active" if run.lease is not None else "handed_off",
+        state="parked"
+        if job.is_parked
+        else "waiting"
+        if run is None
+        else "active"
+        if run.lease is not None
+        else "handed_off",
         revision=job.revision,
         run_at=utc_datetime(job.run_at),
         enqueued_at=utc_datetime(job.enqueued_at),

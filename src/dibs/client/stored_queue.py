@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from dibs.client.calls.arrival import check_untyped_data
 from dibs.client.calls.failure import error_from_exception
 from dibs.client.calls.handler_registry import HandlerRegistry
+from dibs.client.calls.signals import SIGNAL_STATUSES, SignalStatus, signal_request
 from dibs.client.connection.queue_client import QueueClient, split_ids
 from dibs.client.listing import PAGE_SIZE, Listing
 from dibs.client.options.arguments import Seconds, check_error, duration_ms
@@ -155,6 +156,28 @@ class StoredQueue:
             **due_fields({"run_at": run_at, "delay": delay}),
         )
         return await (await self._client.bounded_storage()).amend(self.name, id, patch)
+
+    async def signal(
+        self, id: str, name: str, value: Any = None, *, request_key: str | None = None, connection: Any = None
+    ) -> SignalStatus:
+        """Send a value to a live job, for the `current_job().wait_for(name)` of its handler.
+
+            answer = await queue.signal("order-7", "approved", {"by": "ada"})
+
+        The job keeps the signal until its end, also if its handler does not wait yet, and through retries. A
+        job that waits for a signal is due at once.
+
+        - `name`: text of 1 to 96 bytes.
+        - `value`: any value that the queue's serde can encode; None for a signal without a value.
+        - `request_key`: text of at most 128 bytes; a repeat within an hour sends nothing and gets the first
+          answer. Default: no key.
+        - `connection`: psycopg, SQLAlchemy or Django; the signal is sent with its transaction.
+
+        Returns "delivered"; "absent" if no job with this id waits or runs; "full" if the attributes of the
+        job, with all its signals, would have more than 64 KiB.
+        """
+        request = signal_request(self._client.serde, id, name, value, request_key)
+        return SIGNAL_STATUSES[(await self._client.send(request, connection)).status]
 
     async def finish(
         self, id: str, revision: int, result: Any = None, *, error: BaseException | None = None

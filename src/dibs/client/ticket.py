@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 import msgspec
 from msgspec.structs import replace
 
+from dibs.client.calls.signals import SIGNAL_STATUSES, SignalStatus, signal_request
 from dibs.client.connection.outcome_wait import OutcomeWait, encoded_result, watch_progress
 from dibs.client.connection.queue_client import EnqueuedBatch, QueueClient
 from dibs.client.options.arguments import Seconds, wait_ms
@@ -195,6 +196,16 @@ class Ticket(Generic[R]):
         """
         storage = await self._client.bounded_storage()
         return (await storage.cancel(self.queue, [self.id], running=running))[0]
+
+    async def signal(
+        self, name: str, value: Any = None, *, request_key: str | None = None, connection: Any = None
+    ) -> SignalStatus:
+        """Send a value to the live job of this ticket's id; see Queue.signal.
+
+        Example: `answer = await ticket.signal("approved", True)`
+        """
+        request = signal_request(self._client.serde, self.id, name, value, request_key)
+        return SIGNAL_STATUSES[(await self._client.send(request, connection)).status]
 
 
 def check_taken(ticket: Ticket[R]) -> Ticket[R]:

@@ -89,15 +89,17 @@ class Died(Struct, frozen=True, gc=False, tag="died"):
 
 
 class Snoozed(Struct, frozen=True, gc=False, tag="snoozed"):
-    """The verdict on a handler that raised Snooze: the job waits until a time, without a count.
+    """The verdict on a handler that raised Snooze or waits for a signal: the job waits, without a count.
 
-    Exactly one of the fields is set.
+    Exactly one of `delay` and `run_at` is set.
     """
 
     #: The time until the next run, in ms.
     delay: int | None = None
     #: The earliest time of the next run, in ms since the epoch.
     run_at: int | None = None
+    #: True if the job waits for a signal.
+    parked: bool = False
 
 
 class NotEntered(Struct, frozen=True, gc=False, tag="not_entered"):
@@ -135,7 +137,7 @@ def settle_action(
     if isinstance(verdict, NotEntered):
         return Release()
     if isinstance(verdict, Snoozed):
-        return Release(delay=verdict.delay, run_at=verdict.run_at)
+        return Release(delay=verdict.delay, run_at=verdict.run_at, parked=verdict.parked)
     if isinstance(verdict, Died):
         return _after_death(job, limits, verdict, stop, jitter_factor=jitter_factor)
     action = _after_raise(job, limits, verdict, stop, jitter_factor)

@@ -22,8 +22,9 @@ except ImportError as _error:
 
 from dibs.app import Dibs
 from dibs.client.calls.current_job import CurrentJob
+from dibs.client.calls.signals import ParkRun
 from dibs.errors import Snooze
-from dibs.model.requests import EnqueueRequest, FollowUp
+from dibs.model.requests import EnqueueRequest, FollowUp, Update
 from dibs.version import VERSION
 
 Item = TypeVar("Item", EnqueueRequest, FollowUp)
@@ -65,7 +66,8 @@ class JobSpans:
     def open_run_span(self, job: CurrentJob) -> Iterator[None]:
         """Open the span of a run as a child of the enqueue's span; add its trace context to follow-ups.
 
-        A run that raised Snooze has the event `snoozed`, and is no error.
+        A run that raised Snooze has the event `snoozed`, one that waits for a signal `parked`; neither is an
+        error.
         """
         attributes = messaging_attributes(job.queue, "process") | {
             "messaging.message.id": job.id,
@@ -74,7 +76,7 @@ class JobSpans:
         }
         parent = propagate.extract(text_attributes(job.attributes))
         origin = trace.get_current_span(parent).get_span_context()
-        snoozed: Snooze | None = None
+        snoozed: Snooze | ParkRun | None = None
         with self._tracer.start_as_current_span(
             f"process {job.queue}",
             context=parent,
@@ -84,9 +86,9 @@ class JobSpans:
         ) as span:
             try:
                 yield
-            except Snooze as snooze:
+            except (Snooze, ParkRun) as snooze:
                 # Raised again after the span, which would record it as an error.
-                span.add_event("snoozed")
+                span.add_event("snoozed" if isinstance(snooze, Snooze) else "parked")
                 snoozed = snooze
             finally:
                 context = current_trace_context()
@@ -117,7 +119,9 @@ def current_trace_context() -> dict[str, bytes]:
 
 def add_trace_context(item: Item, context: Mapping[str, bytes]) -> Item:
     """Return `item` with the trace context in its attributes; attributes of the job take precedence."""
-    if not context:
+    rule = item.on_conflict
+    if not context or (isinstance(rule, Update) and not rule.create):
+        # The attributes of an update-only request would replace those of the job that it meets.
         return item
     job = item.job
     data = replace(job.data, attributes={**context, **job.data.attributes})

@@ -64,6 +64,7 @@ CAPABILITY_TEXTS = {
 #: State of an id -> the words that `dibs show` prints after the id.
 STATE_TEXTS = {
     "waiting": "is waiting",
+    "parked": "is parked: its handler waits for a signal",
     "active": "is active",
     "active+blocked": "is active, and a newer enqueue of it is blocked until its end",
     "completed": "has completed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,7 +17,8 @@ from attrs import frozen
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.run_steps import Steps, StepsInTransactions, call_blocking, call_function
 from dibs.client.calls.run_steps import step_key as make_step_key
-from dibs.client.options.arguments import utc_datetime
+from dibs.client.calls.signals import SignalWaits
+from dibs.client.options.arguments import Seconds, utc_datetime
 from dibs.client.options.serde import JSON, Serde
 from dibs.errors import LeaseLost, NotRunning, Refused
 from dibs.model.check_jobs import check_follow_ups
@@ -100,6 +102,7 @@ class CurrentJob:
         self._environment = environment
         self._job = job
         self._cancelled = run.cancel_requested
+        self._began = time.monotonic()
         #: Jobs that the worker enqueues in the same atomic step as the completion of this run.
         self.follow_ups: tuple[FollowUp, ...] = ()
         #: True after `hand_off`.
@@ -251,6 +254,58 @@ class CurrentJob:
         except RuntimeError:
             return self._step_blocking(name, function, args, kwargs, connection)
         return self._step(name, function, args, kwargs, connection)
+
+    def wait_for(self, name: str, type: Any = Any, *, timeout: Seconds | None = None) -> Any:
+        """Wait for a signal: a value that `queue.signal(id, name, value)` sends to this job.
+
+            approval = await current_job().wait_for("approved", Approval, timeout="3d")
+
+        In an `async def` handler await it; a `def` handler calls it. If a signal of this name has come, also
+        before the wait, the call returns its value, converted to `type`. Otherwise the run ends here, and the
+        job is *parked*: it holds no place in a worker, and counts no attempt. When the signal comes, the
+        handler begins anew, and this call returns. So code before the wait runs again; put what must not run
+        twice into `step`. Several waits for one name take its signals in their order.
+
+        `timeout` is the time until SignalTimeout: seconds, text such as "3d", or a timedelta. It begins with
+        the first wait. Default None: no end.
+
+        The run ends by a BaseException, which a plain `except Exception` does not catch; `finally` blocks
+        run.
+
+        Raises SignalTimeout, a PermanentError; Refused, which fails the job without a retry, for a bad name,
+        a bad timeout or a value that does not fit `type`; LeaseLost if another worker may run the job.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._wait_for_blocking(name, type, timeout)
+        return self._wait_for(name, type, timeout)
+
+    async def _wait_for(self, name: str, type: Any, timeout: Seconds | None) -> Any:
+        if self._steps.has_open_step:
+            await self._run_on_worker_loop(self._steps.settle_joined())
+        found = self._waits.begin(name, type, timeout, self._storage_now())
+        if found.is_new:
+            await self._run_on_worker_loop(self._steps.store(found.key, found.raw))
+        return found.result()
+
+    def _wait_for_blocking(self, name: str, type: Any, timeout: Seconds | None) -> Any:
+        if self._steps.has_open_step:
+            self._run_on_worker_loop(self._steps.settle_joined())
+        found = self._waits.begin(name, type, timeout, self._storage_now())
+        if found.is_new:
+            self._run_on_worker_loop(self._steps.store(found.key, found.raw))
+        return found.result()
+
+    def _storage_now(self) -> int:
+        """Return the time of the storage in ms: that of the claim, and the time since then."""
+        run = self._job.run
+        claimed_at = 0 if run is None else run.claimed_at
+        return claimed_at + int((time.monotonic() - self._began) * 1000)
+
+    @cached_property
+    def _waits(self) -> SignalWaits:
+        return SignalWaits(self._job, self._environment.serde, self._steps)
 
     def step_key(self, name: str) -> str:
         """Return an idempotency key for a step, to pass to other systems: text of 32 hex digits.

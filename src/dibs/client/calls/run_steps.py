@@ -159,6 +159,14 @@ class Steps:
         self._begun.add(name)
         return Step(self, name, function, self._serde, self._results.get(name), connection)
 
+    def stored(self, name: str) -> bytes | None:
+        """Return the encoded result of a step that has ended; None if there is none."""
+        return self._results.get(name)
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of the steps that have ended and whose names begin with `prefix`."""
+        return [name for name in self._results if name.startswith(prefix)]
+
     def forget(self, name: str) -> None:
         """Allow the name of a step again: its function has raised an error."""
         self._begun.discard(name)

@@ -116,6 +116,13 @@ class QueueClient:
         (answer,) = await (await in_transaction(opened.storage, connection)).enqueue(self.name, [request])
         return answer
 
+    async def send(self, request: EnqueueRequest, connection: Any = None) -> EnqueueResult:
+        """Enqueue one request by itself, or in the transaction of `connection`."""
+        if connection is not None:
+            return await self.enqueue_in_transaction(request, connection)
+        (answer,) = await self.enqueue_requests([request])
+        return answer
+
     async def settle(self, settlement: Settlement, connection: Any = None) -> SettleResult:
         """Store how one run ended, coalesced with concurrent calls or in the transaction of `connection`.
 

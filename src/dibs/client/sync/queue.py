@@ -63,6 +63,7 @@ class BlockingTicket(BlockingHandle[Ticket[R]], Generic[R]):
     progress: Final = iterating(Ticket.progress)
     status: Final = blocking(Ticket.status)
     cancel: Final = blocking(Ticket.cancel)
+    signal: Final = blocking(Ticket.signal, runner=run_with_connection)
 
     @documented_as(Ticket.result)
     def result(self, wait: Seconds | None = DEFAULT_WAIT) -> R:
@@ -79,6 +80,7 @@ class BlockingStoredQueue(BlockingHandle[StoredQueue]):
     cancel: Final = blocking(StoredQueue.cancel)
     cancel_many: Final = blocking(StoredQueue.cancel_many)
     amend: Final = blocking(StoredQueue.amend)
+    signal: Final = blocking(StoredQueue.signal, runner=run_with_connection)
     finish: Final = blocking(StoredQueue.finish)
     retry_failed: Final = blocking(StoredQueue.retry_failed)
     retry_failed_many: Final = blocking(StoredQueue.retry_failed_many)

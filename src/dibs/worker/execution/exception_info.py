@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from dibs.client.calls.failure import error_from_exception
+from dibs.client.calls.signals import ParkRun
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.errors import PermanentError, Retry, Snooze
 from dibs.model import run_outcome
@@ -18,7 +19,12 @@ from dibs.model.run_outcome import Raised, Snoozed
 
 
 def verdict_of_handler(error: BaseException) -> Raised | Snoozed:
-    """Return the verdict on a handler that raised `error`: Snoozed for Snooze, else `verdict_on_error`."""
+    """Return the verdict on a handler that raised `error`.
+
+    It is Snoozed for Snooze and for a wait for a signal, else that of `verdict_on_error`.
+    """
+    if isinstance(error, ParkRun):
+        return Snoozed(run_at=error.until, parked=True)
     if isinstance(error, Snooze):
         return Snoozed(delay=_delay_ms(error.delay), run_at=_epoch_ms(error.until))
     return verdict_on_error(error)

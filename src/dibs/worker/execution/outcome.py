@@ -81,6 +81,8 @@ def _describe_action(invocation: Invocation, action: SettleAction) -> str:
     if isinstance(action, Cancelled):
         return "cancelled" if action.error is None else f"cancelled: {action.error.message}"
     if isinstance(action, Release):
+        if action.parked:
+            return "waits for a signal"
         is_timed = action.delay is not None or action.run_at is not None
         return f"snoozed; next run {_next_time(invocation, action)}" if is_timed else "released"
     return "handed off" if isinstance(action, HandOff) else "completed"
