@@ -54,7 +54,7 @@ class CrashingStorage:
         return step
 
 
-def silent(_queue: str, _count: int) -> None:
+def silent(_ids: int) -> None:
     pass
 
 
@@ -92,7 +92,7 @@ async def test_everything_is_moved_unchanged(tmp_path: Path) -> None:
     async with open_storage(f"file:{tmp_path}/a") as source, open_storage("memory:") as target:
         await filled(source)
         before = await everything(source)
-        moved = await move(source, target, [*before], wait=False, progress=silent)
+        moved = await move(source, target, [*before], wait=False, advance=silent)
 
         assert {"q": MoveCounts(123), "q!fail": MoveCounts(1)} == moved
         assert before == await everything(target)
@@ -129,12 +129,12 @@ async def test_a_limited_queue_moves_only_to_a_storage_with_limits(limit: dict[s
         await source.configure("q", SettingsPatch(**limit))
 
         with pytest.raises(Refused, match=r"limits by key or rate \(q\)"):
-            await move(source, target, ["free", "q"], wait=False, progress=silent)
+            await move(source, target, ["free", "q"], wait=False, advance=silent)
 
         assert [] == await inside.queues()
         assert [False, False] == [info.settings.paused for info in await source.queues()]
         await source.configure("q", SettingsPatch(per_key=None, rate=None, key_rate=None))
-        await move(source, target, ["free", "q"], wait=False, progress=silent)
+        await move(source, target, ["free", "q"], wait=False, advance=silent)
         assert ["a"] == [record.id for record in (await inside.export("q")).records]
 
 
@@ -144,7 +144,7 @@ async def test_a_move_sets_fail_handler_and_never_clears_it() -> None:
             await source.enqueue(name, [EnqueueRequest(job=NewJob(id="a"))])
             await target.configure(name, SettingsPatch(fail_handler=name == "without"))
         await source.configure("with", SettingsPatch(fail_handler=True))
-        await move(source, target, ["with", "without"], wait=False, progress=silent)
+        await move(source, target, ["with", "without"], wait=False, advance=silent)
 
         assert {True} == {(await target.export(name)).settings.fail_handler for name in ("with", "without")}
 
@@ -166,7 +166,7 @@ async def crash_at(step: int, *, after: bool) -> bool:
         before, countdown, crashed = await everything(source), [step], False
         try:
             crashing = [CrashingStorage(one, countdown, after=after) for one in (source, target)]
-            await move(crashing[0], crashing[1], [*before], wait=False, progress=silent)
+            await move(crashing[0], crashing[1], [*before], wait=False, advance=silent)
         except Crashed:
             crashed = True
             lease = (await target.grant(["q"], 60_000, "test")).lease
@@ -174,7 +174,7 @@ async def crash_at(step: int, *, after: bool) -> bool:
             assert () == early or {} == (await everything(source))["q"]
             if early:
                 return crashed
-        await move(source, target, [*before], wait=False, progress=silent)
+        await move(source, target, [*before], wait=False, advance=silent)
 
         assert before == await everything(target)
         assert {"q": {}, "q!fail": {}} == await everything(source)
@@ -188,8 +188,8 @@ async def test_active_jobs_are_refused_or_waited_for() -> None:
         lease = (await source.grant(["q"], 60_000, "test")).lease
         (job,) = (await source.claim("q", lease, 1)).jobs
         with pytest.raises(Refused, match="--wait"):
-            await move(source, target, ["q"], wait=False, progress=silent)
-        moving = asyncio.create_task(move(source, target, ["q"], wait=True, progress=silent))
+            await move(source, target, ["q"], wait=False, advance=silent)
+        moving = asyncio.create_task(move(source, target, ["q"], wait=True, advance=silent))
         await asyncio.sleep(0.05)
         assert not moving.done()
         assert job.run is not None
@@ -206,7 +206,7 @@ async def test_jobs_of_a_dead_worker_do_not_stop_a_move() -> None:
         assert (await source.claim("q", lease, 1, now=1000)).jobs
         assert not (await source.renew(["q"], lease, 10, now=2000))["q"].alive
 
-        assert {"q": MoveCounts(1)} == await move(source, target, ["q"], wait=False, progress=silent)
+        assert {"q": MoveCounts(1)} == await move(source, target, ["q"], wait=False, advance=silent)
 
         (moved,) = await target.get("q", ["a"])
         assert moved.current is not None
@@ -224,7 +224,7 @@ async def test_another_job_with_the_same_id_stays_in_the_source() -> None:
         )
         await target.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"new")))])
 
-        assert {"q": MoveCounts(1, 1)} == await move(source, target, ["q"], wait=False, progress=silent)
+        assert {"q": MoveCounts(1, 1)} == await move(source, target, ["q"], wait=False, advance=silent)
         assert ["a"] == [*(await everything(source))["q"]]
         slot = (await everything(target))["q"]["a"]
         assert slot.current is not None

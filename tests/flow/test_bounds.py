@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 
+import psycopg
 import pytest
 
 from dibs import Dibs, Refused, WaitTimeout
 from dibs.model.requests import WhenFull
 from dibs.model.wakeup import EVALUATIONS, FLOWS
+from dibs_conformance.servers import PostgresServer
 from tests.background_worker import background_worker
+from tests.flow.tasks import Tasks
 
 
 @pytest.fixture
@@ -79,3 +83,21 @@ async def test_a_callback_of_a_batch_waits_for_room(flows: Dibs, when_full: When
 async def test_the_queues_of_flows_take_no_bound(flows: Dibs, queue: str) -> None:
     with pytest.raises(Refused, match="bound the queues of their nodes"):
         await flows.queue(queue).configure(max_waiting=10)
+
+
+# -- A flow in a transaction of the caller, on Postgres ----------------------------------------------
+
+
+async def test_a_flow_is_enqueued_by_the_commit_of_the_caller(postgres_server: PostgresServer) -> None:
+    tasks = Tasks(f"{postgres_server.url}?schema=flow_{os.urandom(4).hex()}")
+    async with tasks.app, await psycopg.AsyncConnection.connect(postgres_server.url) as connection:
+        flow = tasks.app.flow(id="kept")
+        flow.returns(flow.add(tasks.load.bind(tasks.mark, 4)))
+        await flow.enqueue(connection=connection)
+        await connection.rollback()
+        assert await tasks.app.get_flow("kept").status() is None
+        ticket = await flow.enqueue(connection=connection)
+        await connection.commit()
+        await tasks.app.work(until="empty", handle_signals=False)
+
+        assert 8 == await ticket.result(wait=10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 from attrs import frozen
 
@@ -27,34 +27,26 @@ MAX_TEXT: Final = 300
 LIVE_STATES: Final[tuple[Literal["waiting", "active", "blocked"], ...]] = ("waiting", "active", "blocked")
 
 
+class WantedJob(TypedDict, total=False):
+    """The job that an assertion is about; `assert_enqueued` explains the keys."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    data: Any
+    attributes: Mapping[str, Any] | None
+    id: str | None
+
+
 @overload
 def assert_enqueued(
-    target: Task[..., Any] | Queue,
-    *,
-    args: Sequence[Any] = ...,
-    kwargs: Mapping[str, Any] = ...,
-    data: Any = ...,
-    attributes: Mapping[str, Any] | None = ...,
-    id: str | None = ...,
+    target: Task[..., Any] | Queue, **wanted: Unpack[WantedJob]
 ) -> Coroutine[Any, Any, Status]: ...
 @overload
 def assert_enqueued(
-    target: BlockingTask[..., Any] | BlockingQueue,
-    *,
-    args: Sequence[Any] = ...,
-    kwargs: Mapping[str, Any] = ...,
-    data: Any = ...,
-    attributes: Mapping[str, Any] | None = ...,
-    id: str | None = ...,
+    target: BlockingTask[..., Any] | BlockingQueue, **wanted: Unpack[WantedJob]
 ) -> Status: ...
 def assert_enqueued(
-    target: Task[..., Any] | Queue | BlockingTask[..., Any] | BlockingQueue,
-    *,
-    args: Sequence[Any] = NOT_GIVEN,
-    kwargs: Mapping[str, Any] = NOT_GIVEN,
-    data: Any = NOT_GIVEN,
-    attributes: Mapping[str, Any] | None = None,
-    id: str | None = None,
+    target: Task[..., Any] | Queue | BlockingTask[..., Any] | BlockingQueue, **wanted: Unpack[WantedJob]
 ) -> Coroutine[Any, Any, Status] | Status:
     """Assert that a queue has a job with these arguments, data, attributes or id.
 
@@ -72,38 +64,17 @@ def assert_enqueued(
     Returns the status of the first job that matches. Raises AssertionError with the jobs that are enqueued
     instead, Refused for arguments that the task does not take.
     """
-    wanted = {"args": args, "kwargs": kwargs, "data": data, "attributes": attributes, "id": id}
     return _search(_find_or_fail, target, wanted)
 
 
 @overload
 def refute_enqueued(
-    target: Task[..., Any] | Queue,
-    *,
-    args: Sequence[Any] = ...,
-    kwargs: Mapping[str, Any] = ...,
-    data: Any = ...,
-    attributes: Mapping[str, Any] | None = ...,
-    id: str | None = ...,
+    target: Task[..., Any] | Queue, **wanted: Unpack[WantedJob]
 ) -> Coroutine[Any, Any, None]: ...
 @overload
+def refute_enqueued(target: BlockingTask[..., Any] | BlockingQueue, **wanted: Unpack[WantedJob]) -> None: ...
 def refute_enqueued(
-    target: BlockingTask[..., Any] | BlockingQueue,
-    *,
-    args: Sequence[Any] = ...,
-    kwargs: Mapping[str, Any] = ...,
-    data: Any = ...,
-    attributes: Mapping[str, Any] | None = ...,
-    id: str | None = ...,
-) -> None: ...
-def refute_enqueued(
-    target: Task[..., Any] | Queue | BlockingTask[..., Any] | BlockingQueue,
-    *,
-    args: Sequence[Any] = NOT_GIVEN,
-    kwargs: Mapping[str, Any] = NOT_GIVEN,
-    data: Any = NOT_GIVEN,
-    attributes: Mapping[str, Any] | None = None,
-    id: str | None = None,
+    target: Task[..., Any] | Queue | BlockingTask[..., Any] | BlockingQueue, **wanted: Unpack[WantedJob]
 ) -> Coroutine[Any, Any, None] | None:
     """Assert that a queue has no job that `assert_enqueued` would find with these arguments.
 
@@ -113,14 +84,13 @@ def refute_enqueued(
     Returns None. Raises AssertionError with the first job that matches, Refused for arguments that the task
     does not take.
     """
-    wanted = {"args": args, "kwargs": kwargs, "data": data, "attributes": attributes, "id": id}
     return _search(_find_none_or_fail, target, wanted)
 
 
 def _search(
     search: Callable[[Criteria], Coroutine[Any, Any, T]],
     target: Task[..., Any] | Queue | BlockingTask[..., Any] | BlockingQueue,
-    wanted: Mapping[str, Any],
+    wanted: WantedJob,
 ) -> Coroutine[Any, Any, T] | T:
     if not isinstance(target, BlockingTask | BlockingQueue):
         return search(_build_criteria(target, **wanted))
@@ -164,11 +134,11 @@ class Criteria:
 def _build_criteria(
     target: Task[..., Any] | Queue,
     *,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    data: Any,
-    attributes: Mapping[str, Any] | None,
-    id: str | None,
+    args: Sequence[Any] = NOT_GIVEN,
+    kwargs: Mapping[str, Any] = NOT_GIVEN,
+    data: Any = NOT_GIVEN,
+    attributes: Mapping[str, Any] | None = None,
+    id: str | None = None,
 ) -> Criteria:
     call = NOT_GIVEN if args is NOT_GIVEN and kwargs is NOT_GIVEN else (args, kwargs)
     queue = target.queue if isinstance(target, Task) else target

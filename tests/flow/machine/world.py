@@ -250,7 +250,7 @@ class World:
         storage = await self._new_storage().__aenter__()
         clock = ManualClock(storage, self.recorder.clock.now_utc)
         source, target = self.recorder.clock.silent_storage, clock.silent_storage
-        await move(source, target, ALL_QUEUES, wait=False, progress=lambda *_: None)
+        await move(source, target, ALL_QUEUES, wait=False, advance=lambda _: None)
         self.storages.append(storage)
         self.recorder.clock = clock
         self.processes = [Process(self.recorder), Process(self.recorder)]

@@ -10,7 +10,7 @@ from msgspec import UNSET, structs
 from dibs.cli import json_output, options
 from dibs.cli.errors import UsageError
 from dibs.cli.options import Format
-from dibs.cli.settings_text import FOR_EVER, NO_LIMIT, parse_rate, setting_rows
+from dibs.cli.parsing import FOR_EVER, NO_LIMIT, parse_rate, setting_rows
 from dibs.cli.storage_access import connect, warn_of_new_queue
 from dibs.cli.tables import print_in_format
 from dibs.client.options.job_settings import ENDS, Retention
@@ -80,22 +80,10 @@ WHEN_FULL: Final = get_args(WhenFull)
 async def command(
     queue: str,
     *,
-    paused: str | None,
-    max_active: str | None,
-    per_key: str | None,
-    rate: str | None,
-    key_rate: str | None,
-    max_waiting: str | None,
-    when_full: str | None,
     retention: tuple[str, ...],
-    log_level: str | None,
-    log_age: float | None,
-    log_bytes: int | None,
-    log_results: int | None,
-    request_key_age: float | None,
-    fail_handler: str | None,
     url: str | None,
     output: Format,
+    **given: Any,
 ) -> None:
     """Change settings of a queue, and print all of them. Without an option, only print them.
 
@@ -109,19 +97,9 @@ async def command(
         dibs configure answers --key-rate '100000/m unit 1000' --url file:./jobs
         dibs configure emails --max-waiting 10000 --when-full drop_new --url file:./jobs
     """
-    given: dict[str, Any] = {
-        "paused": None if paused is None else paused == "yes",
-        "when_full": when_full,
-        "log_level": log_level,
-        "log_age": log_age,
-        "log_bytes": log_bytes,
-        "log_results": log_results,
-        "fail_handler": None if fail_handler is None else fail_handler == "yes",
-        "request_key_age": request_key_age,
+    changes = {
+        name: _READERS.get(name, _as_given)(name, value) for name, value in given.items() if value is not None
     }
-    changes = {name: value for name, value in given.items() if value is not None}
-    limits = {"max_active": max_active, "per_key": per_key, "rate": rate, "key_rate": key_rate}
-    changes |= _parse_limits(**limits, max_waiting=max_waiting)
     ages = _parse_retention(retention)
     patch = build_patch(changes)  # type: ignore[arg-type]
     is_change = bool(changes or ages)
@@ -139,11 +117,6 @@ async def command(
     print_in_format(output, fields, ["setting", "value"], setting_rows(settings), empty="")
 
 
-def _parse_limits(**texts: str | None) -> dict[str, Any]:
-    """Return the limits that are given: numbers, rates, or None for `none`."""
-    return {name: _parse_limit(name, text) for name, text in texts.items() if text is not None}
-
-
 def _parse_limit(name: str, text: str) -> int | Rate | None:
     option = f"--{name.replace('_', '-')}"
     if text == NO_LIMIT:
@@ -154,6 +127,21 @@ def _parse_limit(name: str, text: str) -> int | Rate | None:
     if not (text.isdecimal() and len(text) < 20 and int(text) >= least):
         raise UsageError(f"{option} is {text!r:.60}; write a whole number from {least}, or {NO_LIMIT}")
     return int(text)
+
+
+def _is_yes(_name: str, text: str) -> bool:
+    return text == "yes"
+
+
+def _as_given(_name: str, value: Any) -> Any:
+    return value
+
+
+#: Option -> the function that returns its value, if that is not the value of click.
+_READERS: Final = {
+    **dict.fromkeys(("paused", "fail_handler"), _is_yes),
+    **dict.fromkeys(("max_active", "per_key", "rate", "key_rate", "max_waiting"), _parse_limit),
+}
 
 
 def _parse_retention(texts: tuple[str, ...]) -> dict[str, int | None]:

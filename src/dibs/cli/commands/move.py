@@ -6,10 +6,8 @@ Each step exports some ids from the source, imports them into the target, and th
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 import rich_click as click
@@ -18,6 +16,7 @@ from msgspec import UNSET, structs
 
 from dibs.cli import options
 from dibs.cli.output import ExitCode, print_json, print_lines, print_warning
+from dibs.cli.progress import Advance, progress_bar
 from dibs.cli.storage_access import connect
 from dibs.cli.tables import print_table
 from dibs.errors import Refused
@@ -38,9 +37,6 @@ NOTES_QUEUE: Final = "dibs.move"
 HIDDEN_QUEUES: Final = (NOTES_QUEUE, WORKERS_QUEUE)
 #: A time in the year 2200, ms since the epoch. Each note is a waiting job that is due then, so never runs.
 NEVER: Final = 7_258_118_400_000
-
-#: Called with a queue and the number of its ids that are moved.
-Progress = Callable[[str, int], None]
 
 
 @frozen
@@ -71,8 +67,8 @@ async def command(source: str, target: str, *, wait: bool, json: bool) -> ExitCo
         if old.url == new.url:
             raise Refused(f"--from and --to are both {old.url}: name two storages", field="to")
         names = [info.name for info in await old.queues() if info.name not in HIDDEN_QUEUES]
-        with progress_bar(shown=not json and sys.stderr.isatty()) as progress:
-            done = await move(old, new, names, wait=wait, progress=progress)
+        with progress_bar("ids moved", None) as advance:
+            done = await move(old, new, names, wait=wait, advance=advance)
     if json:
         print_json({"queues": {name: asdict(moved) for name, moved in done.items()}})
     elif done:
@@ -88,7 +84,7 @@ async def command(source: str, target: str, *, wait: bool, json: bool) -> ExitCo
 
 
 async def move(
-    source: Storage, target: Storage, queues: Sequence[str], *, wait: bool, progress: Progress
+    source: Storage, target: Storage, queues: Sequence[str], *, wait: bool, advance: Advance
 ) -> dict[str, MoveCounts]:
     """Move queues completely. A process that dies in between loses no job and duplicates none.
 
@@ -99,7 +95,10 @@ async def move(
     await refuse_limits(source, target, queues)
     settings = {name: await pause_queue(source, target, name) for name in queues}
     await wait_until_idle(source, queues, wait=wait)
-    moved = {name: await move_queue(source, target, name, progress) for name in queues}
+    moved: dict[str, MoveCounts] = {}
+    for name in queues:
+        before = sum(each.moved for each in moved.values())
+        moved[name] = await move_queue(source, target, name, advance, before)
     for name, original in settings.items():
         await restore_settings(source, target, name, original)
     return moved
@@ -178,8 +177,13 @@ async def active_counts(source: Storage, queues: Sequence[str]) -> dict[str, int
     return {name: count for name, count in under_lease.items() if count > 0}
 
 
-async def move_queue(source: Storage, target: Storage, queue: str, progress: Progress) -> MoveCounts:
-    """Move the ids of a queue, one page at a time; call `progress` after each page."""
+async def move_queue(
+    source: Storage, target: Storage, queue: str, advance: Advance, before: int = 0
+) -> MoveCounts:
+    """Move the ids of a queue, one page at a time; call `advance` after each page.
+
+    `before` is the number of ids that were moved of other queues.
+    """
     moved = left = 0
     after: str | None = None
     while True:
@@ -187,7 +191,7 @@ async def move_queue(source: Storage, target: Storage, queue: str, progress: Pro
         count = await move_records(source, target, queue, page.records)
         moved += count
         left += len(page.records) - count
-        progress(queue, moved)
+        advance(before + moved)
         if page.after is None:
             return MoveCounts(moved, left)
         after = page.after
@@ -250,39 +254,3 @@ def revisions_of(slot: Slot) -> list[int]:
     The outcome is left out, because it may expire between two reads.
     """
     return [part.revision for part in (slot.current, slot.successor) if part is not None]
-
-
-def progress_bar(*, shown: bool) -> AbstractContextManager[Progress]:
-    """Return a context manager that yields a Progress: it draws on stderr, or does nothing."""
-    if not shown:
-        return nullcontext(lambda _queue, _count: None)
-    return ProgressBar()
-
-
-class ProgressBar:
-    """A progress display on stderr, with a line for each queue."""
-
-    def __init__(self) -> None:
-        from rich.console import Console  # noqa: PLC0415 - as in output.py: rich is slow to import
-        from rich.progress import Progress as RichProgress  # noqa: PLC0415
-        from rich.progress import TextColumn  # noqa: PLC0415
-
-        self._display = RichProgress(
-            TextColumn("{task.description}", markup=False),
-            TextColumn("{task.completed} moved"),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._tasks: dict[str, Any] = {}
-
-    def __enter__(self) -> Progress:
-        self._display.start()
-        return self._update
-
-    def __exit__(self, *_: object) -> None:
-        self._display.stop()
-
-    def _update(self, queue: str, count: int) -> None:
-        if queue not in self._tasks:
-            self._tasks[queue] = self._display.add_task(ascii(queue)[1:-1], total=None)
-        self._display.update(self._tasks[queue], completed=count)

@@ -12,7 +12,7 @@ from dibs.cli.completion import complete_queue
 from dibs.cli.errors import UsageError
 from dibs.cli.options import Format
 from dibs.cli.output import ExitCode, print_json, print_lines
-from dibs.cli.settings_text import changed_settings
+from dibs.cli.parsing import changed_settings
 from dibs.cli.storage_access import ListedFile, connect, file_url_directory, format_files, list_files
 from dibs.cli.tables import print_tab_separated, print_table
 from dibs.model.job import EMPTY, Slot

@@ -116,19 +116,12 @@ def command(
     application: str,
     *,
     queues: str | None,
-    processes: int | None,
-    until: Until,
-    grace: float,
-    lease: float,
-    heartbeat: float | None,
-    max_runs: int | None,
-    max_memory: float | None,
-    name: str | None,
     log_level: str | None,
     health: str | None,
     reload: bool,
     url: str | None,
     json: bool,
+    **settings: Any,
 ) -> ExitCode:
     """Run the tasks of an application until Ctrl-C or SIGTERM.
 
@@ -144,25 +137,14 @@ def command(
     from dibs.worker.processes.logs import accept_lost_output  # noqa: PLC0415 - as in _import_application
 
     accept_lost_output()
-    with _fork_server(processes, url) as fork_server:
+    # The other options are arguments of `app.work` with the same names.
+    with _fork_server(settings["processes"], url) as fork_server:
         app = _import_application(application, url)
         set_up_logging(log_level)
         wanted = [name for name in queues.split(",") if name] if queues is not None else None
         with _open_health_socket(health) as listener:
-            settings = {
-                "queues": wanted,
-                "processes": processes,
-                "until": until,
-                "grace": grace,
-                "lease": lease,
-                "heartbeat": heartbeat,
-                "max_runs": max_runs,
-                "max_memory": max_memory,
-                "name": name,
-                "health": listener,
-                "fork_server": fork_server,
-            }
-            with exit_deadline(grace) as deadline:
+            settings |= {"queues": wanted, "health": listener, "fork_server": fork_server}
+            with exit_deadline(settings["grace"]) as deadline:
                 return asyncio.run(_run_worker(app, application, settings, deadline, json=json))
 
 

@@ -12,9 +12,9 @@ async def test_there_and_back_again(storage: PostgresStorage) -> None:
     async with open_storage("memory:") as elsewhere, open_storage("memory:") as third:
         await filled(elsewhere)
         before = await everything(elsewhere)
-        await move(elsewhere, storage, [*before], wait=False, progress=silent)
+        await move(elsewhere, storage, [*before], wait=False, advance=silent)
         here = await everything(storage)
-        await move(storage, third, [*before], wait=False, progress=silent)
+        await move(storage, third, [*before], wait=False, advance=silent)
 
         assert before == here
         assert before == await everything(third)
