@@ -52,6 +52,7 @@ from dibs.web.writes import (
     Write,
     act,
     count_matching,
+    do_write,
     log_write,
     retry_selected,
     retry_step,
@@ -298,8 +299,8 @@ class Routes:
 
     async def write(self, request: Request) -> Response:
         """Do one write, and go to the page that shows its result."""
-        action = WRITES.get(request.path_params["action"])
-        if action is None:
+        action = request.path_params["action"]
+        if action not in WRITES:
             return PlainTextResponse("There is no such action.\n", 404)
         try:
             form = await read_form_body(request)
@@ -307,11 +308,11 @@ class Routes:
             return self._forbidden(request, error)
         params = dict(request.query_params)
         try:
-            done = await action(Write(self.pages.source, params, form))
+            done = await do_write(action, Write(self.pages.source, params, form))
             subject = f"job {params['id']!r}" if "id" in params else "the queue"
-            log_write(request.path_params["action"], params.get("queue", ""), subject, done.code)
+            log_write(action, params.get("queue", ""), subject, done.code)
         except DibsError as error:
-            if request.path_params["action"] == "enqueue":
+            if action == "enqueue":
                 return await self._form_again(request, params, form, error)
             return self._problem(request, error)
         finally:

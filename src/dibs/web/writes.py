@@ -13,20 +13,14 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
-from attrs import frozen
+from attrs import field, frozen
 
-from dibs.client import stored_schedules
 from dibs.client.options.arguments import duration_ms
 from dibs.client.options.job_settings import JobSettings
-from dibs.client.options.queue_settings import Rate, parse_rate
-from dibs.client.queue import Queue
 from dibs.errors import Refused
-from dibs.flow.batch.plan import flow_attributes, is_batch
-from dibs.flow.batch.stored_batch import StoredBatch
-from dibs.flow.stored_flow import StoredFlow
-from dibs.model.requests import JobPatch, Settings, SettingsPatch
-from dibs.model.wakeup import FLOWS
+from dibs.model.requests import JobPatch, Settings
 from dibs.storage.protocol import Storage
+from dibs.web.calls import CALLS, WriteCall
 from dibs.web.reading.errors import group_key
 from dibs.web.reading.job import FormField, task_fields
 from dibs.web.reading.queue import form_values
@@ -276,7 +270,7 @@ class Done:
 
 @frozen
 class Write:
-    """A write: the parameters in its address, and the fields of its form."""
+    """A write of a form: the parameters in its address, and its fields."""
 
     source: Source
     params: Mapping[str, str]
@@ -290,78 +284,45 @@ class Write:
     def id(self) -> str:
         return self.params.get("id", "")
 
-    @property
-    def queue(self) -> Queue:
-        return self.source.queue(self.name)
-
-    def on_job(self, code: str) -> Done:
-        """Return to the page of the id, or to the list of periodic tasks that has the button."""
-        if self.form.get("from") == "periodic":
-            return Done("periodic", {}, code)
-        return Done("job", {"queue": self.name, "id": self.id}, code)
-
-    def on_queue(self, code: str) -> Done:
-        """Return to the page that has the button."""
-        origin = self.form.get("from")
-        if origin in ("overview", "periodic"):
-            return Done(origin, {}, code)
-        return Done("queue", {"name": self.name}, code)
-
 
 def log_write(action: str, queue: str, subject: str, answer: str) -> None:
     """Log a write at the level INFO, without values of jobs."""
     log.info("%s of %s in the queue %r: %s", action, subject, queue, answer)
 
 
-async def cancel_flow(write: Write) -> Done:
-    """Cancel a flow or a batch: its open nodes or members are cancelled by a worker."""
-    source, storage = write.source, await write.source.storage()
-    [slot] = await storage.get(FLOWS, [write.id])
-    kind = StoredBatch if is_batch(flow_attributes(slot)) else StoredFlow
-    answer = await kind(source.flow_context, write.id).cancel()
-    return Done("flow", {"id": write.id}, "flow_requested" if answer == "requested" else answer)
+async def do_write(name: str, write: Write) -> Done:
+    """Do the write of a form, a key of WRITES. Raises Refused, StorageError."""
+    form = WRITES[name]
+    fields = await form.fields(write) if callable(form.fields) else form.fields
+    call = WriteCall(write.source, write.name, write.id, fields)
+    answer = await CALLS[form.call or name](call)
+    page, params = form.page(write)
+    if "id" in answer:
+        params = {**params, "id": answer["id"]}
+    return Done(page, params, form.codes.get(answer["answer"], answer["answer"]))
 
 
-async def retry_flow(write: Write) -> Done:
-    answer = await StoredFlow(write.source.flow_context, write.id).retry_failed()
-    codes = {"queued": "flow_retried", "cancelled": "was_cancelled"}
-    return Done("flow", {"id": write.id}, codes.get(answer, answer))
+# -- the pages after a write --------------------------------------------------------------------------
 
 
-async def pause(write: Write) -> Done:
-    await write.queue.pause()
-    return write.on_queue("pause")
+def _job_page(write: Write) -> tuple[str, dict[str, str]]:
+    """Return the page of the id, or the list of periodic tasks that has the button."""
+    if write.form.get("from") == "periodic":
+        return "periodic", {}
+    return "job", {"queue": write.name, "id": write.id}
 
 
-async def resume(write: Write) -> Done:
-    await write.queue.resume()
-    return write.on_queue("resume")
+def _queue_page(write: Write) -> tuple[str, dict[str, str]]:
+    """Return the page that has the button."""
+    origin = write.form.get("from")
+    return (origin, {}) if origin in ("overview", "periodic") else ("queue", {"name": write.name})
 
 
-async def pause_all(write: Write) -> Done:
-    await set_all_paused(write.source, paused=True)
-    return Done("overview", {}, "pause_all")
+# -- the fields of a form -----------------------------------------------------------------------------
 
 
-async def resume_all(write: Write) -> Done:
-    await set_all_paused(write.source, paused=False)
-    return Done("overview", {}, "resume_all")
-
-
-async def set_all_paused(source: Source, *, paused: bool) -> int:
-    """Pause or resume the queues of the storage, and return the number of those that this changed.
-
-    A queue that comes later keeps the default, not paused.
-    """
-    storage = await source.storage()
-    queues = await source.census.queues()
-    other = [name for name, settings in queues.items() if settings.paused != paused]
-    await gather(other, lambda name: storage.configure(name, SettingsPatch(paused=paused)))
-    return len(other)
-
-
-async def configure(write: Write) -> Done:
-    """Change the limits and the level of the log that the reader has changed in the form.
+async def _configured(write: Write) -> dict[str, Any]:
+    """Return the limits and the level of the log that the reader has changed in the form.
 
     The others may have been changed by somebody else since the form was shown.
     """
@@ -371,78 +332,15 @@ async def configure(write: Write) -> Done:
         shown = write.form.get(f"was-{name}", stored)
         text = write.form.get(name, shown).strip()
         if text != shown:
-            changes[name] = _SETTINGS[name](name, text)
-    if changes:
-        await write.queue.configure(**changes)
-    return write.on_queue("configure")
+            is_number = name in ("max_active", "per_key", "max_waiting") and text
+            changes[name] = (
+                _whole_number(name, text, ", or nothing for no limit") if is_number else text or None
+            )
+    return changes
 
 
-def _limit(field: str, text: str) -> int | None:
-    return _whole_number(field, text, ", or nothing for no limit") if text else None
-
-
-def _rate(field: str, text: str) -> Rate | None:
-    return parse_rate(field, text) if text else None
-
-
-#: Setting of the form -> the function that returns its value.
-_SETTINGS: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    "max_active": _limit,
-    "per_key": _limit,
-    "rate": _rate,
-    "key_rate": _rate,
-    "max_waiting": _limit,
-    "when_full": lambda _, text: text,
-    "log_level": lambda _, text: text,
-}
-
-
-async def cancel(write: Write) -> Done:
-    return write.on_job(await write.queue.cancel(write.id))
-
-
-async def cancel_running(write: Write) -> Done:
-    return write.on_job(await write.queue.cancel(write.id, running=True))
-
-
-async def retry(write: Write) -> Done:
-    answer = await write.queue.retry_failed(write.id)
-    codes = {"queued": "retried", "cancelled": "was_cancelled"}
-    return write.on_job(codes.get(answer, answer))
-
-
-async def run_now(write: Write) -> Done:
-    answer = await write.queue.amend(write.id, delay=0)
-    return write.on_job("due" if answer == "amended" else answer)
-
-
-async def pause_schedule(write: Write) -> Done:
-    return await _set_schedule_paused(write, paused=True)
-
-
-async def resume_schedule(write: Write) -> Done:
-    return await _set_schedule_paused(write, paused=False)
-
-
-async def _set_schedule_paused(write: Write, *, paused: bool) -> Done:
-    storage = await write.source.storage()
-    found = await stored_schedules.pause_schedule(storage, write.name, write.id, paused=paused)
-    code = "schedule_paused" if paused else "schedule_resumed"
-    return Done("periodic", {}, code if found else "no_schedule")
-
-
-async def remove_schedule(write: Write) -> Done:
-    found = await stored_schedules.remove_schedule(await write.source.storage(), write.name, write.id)
-    return Done("periodic", {}, "schedule_removed" if found else "no_schedule")
-
-
-async def forget(write: Write) -> Done:
-    found = await write.queue.forget(write.id)
-    return Done("queue", {"name": write.name}, "forgotten" if found else "not_found")
-
-
-async def amend(write: Write) -> Done:
-    """Change the fields of a waiting job that the form has: priority, delay and data."""
+async def _amended(write: Write) -> dict[str, Any]:
+    """Return the fields of a waiting job that the form has: priority, delay and data."""
     form, changes = write.form, dict[str, Any]()
     if text := form.get("priority").strip():
         changes["priority"] = _whole_number("priority", text)
@@ -452,19 +350,17 @@ async def amend(write: Write) -> Done:
         changes["data"] = _json("data", text)
     if not changes:
         raise Refused("the form is empty; write a priority, a delay or the data of the job")
-    return write.on_job(await write.queue.amend(write.id, **changes))
+    return changes
 
 
-async def enqueue(write: Write) -> Done:
-    """Enqueue a job. The arguments are checked against the type hints of the task, if the app has it."""
-    settings = _job_settings(write.form)
+async def _enqueued(write: Write) -> dict[str, Any]:
+    """Return the settings of a job with its data, or with the arguments of the task if the app has it."""
+    settings: dict[str, Any] = {**_job_settings(write.form)}
     task = write.source.task(write.name)
     fields = None if task is None else task_fields(task)
-    if task is not None and fields is not None:
-        ticket = await task.options(**settings).enqueue(**_arguments(write.form, fields))
-    else:
-        ticket = await write.queue.enqueue(_json("data", write.form.get("data")), **settings)
-    return Done("job", {"queue": write.name, "id": ticket.id}, ticket.verdict or "queued")
+    if fields is None:
+        return {**settings, "data": _json("data", write.form.get("data"))}
+    return {**settings, "arguments": _arguments(write.form, fields)}
 
 
 def _job_settings(form: Form) -> JobSettings:
@@ -505,22 +401,44 @@ def _json(field: str, text: str) -> Any:
         raise Refused(f"{field} is not JSON ({error}); {hint}", field=field) from None
 
 
-WRITES: Final[Mapping[str, Callable[[Write], Awaitable[Done]]]] = {
-    "pause": pause,
-    "resume": resume,
-    "pause_all": pause_all,
-    "resume_all": resume_all,
-    "configure": configure,
-    "cancel": cancel,
-    "cancel_running": cancel_running,
-    "retry": retry,
-    "run_now": run_now,
-    "pause_schedule": pause_schedule,
-    "resume_schedule": resume_schedule,
-    "remove_schedule": remove_schedule,
-    "forget": forget,
-    "amend": amend,
-    "enqueue": enqueue,
-    "cancel_flow": cancel_flow,
-    "retry_flow": retry_flow,
+@frozen
+class FormWrite:
+    """A write by a form."""
+
+    #: Returns the page that shows the result, and its parameters.
+    page: Callable[[Write], tuple[str, dict[str, str]]]
+    #: The fields of the call, or a function that reads them from the form.
+    fields: Mapping[str, Any] | Callable[[Write], Awaitable[Mapping[str, Any]]] = field(factory=dict)
+    #: Name of the call, a key of CALLS; "" for the name of the write.
+    call: str = ""
+    #: Answer of the call -> the code of the message, where it is another text.
+    codes: Mapping[str, str] = {}
+
+
+def _page(name: str) -> Callable[[Write], tuple[str, dict[str, str]]]:
+    return lambda _: (name, {})
+
+
+def _flow_page(write: Write) -> tuple[str, dict[str, str]]:
+    return "flow", {"id": write.id}
+
+
+WRITES: Final[Mapping[str, FormWrite]] = {
+    "pause": FormWrite(_queue_page, codes={"paused": "pause"}),
+    "resume": FormWrite(_queue_page, codes={"resumed": "resume"}),
+    "pause_all": FormWrite(_page("overview"), codes={"paused": "pause_all"}),
+    "resume_all": FormWrite(_page("overview"), codes={"resumed": "resume_all"}),
+    "configure": FormWrite(_queue_page, _configured, codes={"configured": "configure"}),
+    "cancel": FormWrite(_job_page),
+    "cancel_running": FormWrite(_job_page, {"running": True}, "cancel"),
+    "retry": FormWrite(_job_page, codes={"queued": "retried", "cancelled": "was_cancelled"}),
+    "run_now": FormWrite(_job_page, {"delay": 0}, "amend", {"amended": "due"}),
+    "pause_schedule": FormWrite(_page("periodic")),
+    "resume_schedule": FormWrite(_page("periodic")),
+    "remove_schedule": FormWrite(_page("periodic")),
+    "forget": FormWrite(lambda write: ("queue", {"name": write.name})),
+    "amend": FormWrite(_job_page, _amended),
+    "enqueue": FormWrite(_job_page, _enqueued),
+    "cancel_flow": FormWrite(_flow_page, codes={"requested": "flow_requested"}),
+    "retry_flow": FormWrite(_flow_page, codes={"queued": "flow_retried", "cancelled": "was_cancelled"}),
 }
