@@ -18,7 +18,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connection",),
         (
             *("claim", "feed", "listing", "queue", "receiver", "schedules", "stored_schedules"),
-            *("status", "stored_queue", "task", "ticket", "work_report", "work_stop", "worker_info"),
+            *("status", "stored_queue", "task", "ticket", "work_report", "worker_info"),
         ),
         ("sync",),
     ),

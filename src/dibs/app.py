@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from dibs.client.calls.bound_job import Bound
     from dibs.client.sync.app import BlockingDibs
     from dibs.client.task import TaskEnqueuer
-    from dibs.client.work_stop import StopRequests
+    from dibs.client.work_report import StopRequests
     from dibs.flow.batch.batch import Batch
     from dibs.flow.batch.stored_batch import StoredBatch
     from dibs.flow.builder import Chain, Flow, FlowSettings
@@ -624,7 +624,7 @@ class Dibs:
         """
         module, _, function = WORKER_FUNCTION.partition(":")
         run: Callable[..., Awaitable[WorkReport]] = getattr(import_module(module), function)
-        from dibs.client.work_stop import StopRequests  # noqa: PLC0415 - keeps `import dibs` fast
+        from dibs.client.work_report import StopRequests  # noqa: PLC0415 - keeps `import dibs` fast
 
         stop = StopRequests()
         self._running_works.add(stop)
@@ -656,7 +656,7 @@ class Dibs:
         Any thread may call it. `grace`: seconds that running jobs have to end; default: the `grace` of each
         `work`. A later call can only shorten this time: `stop(grace=0)` releases the jobs at once.
         """
-        from dibs.client.work_stop import StopRequest  # noqa: PLC0415 - keeps `import dibs` fast
+        from dibs.client.work_report import StopRequest  # noqa: PLC0415 - keeps `import dibs` fast
 
         seconds = None if grace is None else duration_seconds("grace", grace)
         for work in tuple(self._running_works):

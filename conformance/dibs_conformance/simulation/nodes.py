@@ -15,7 +15,7 @@ from attrs import define, frozen
 from msgspec import Struct
 
 from dibs import Dibs
-from dibs.client.work_stop import StopRequest, StopRequests
+from dibs.client.work_report import StopRequest, StopRequests
 from dibs.errors import OutcomeUnknown, StorageError
 from dibs.storage.protocol import Storage
 from dibs.worker import messages, run

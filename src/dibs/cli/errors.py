@@ -36,7 +36,6 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def print_error(error: BaseException, *, as_json: bool) -> ExitCode:
-    """Print an error on stderr and return its exit code."""
     error = first_error(error)
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)

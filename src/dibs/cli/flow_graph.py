@@ -61,7 +61,6 @@ class _Lanes:
     _last: str = ""
 
     def place(self, index: int, parents: frozenset[int]) -> GroupLines:
-        """Return the lines of the next group."""
         for parent in parents:
             self._missing[parent] -= 1
         joined = [column for column, group in enumerate(self._columns) if group in parents]

@@ -33,7 +33,6 @@ MAX_ERROR: Final = 300
 
 
 def print_flow(status: FlowStatus, output: Format) -> None:
-    """Print a flow and its nodes."""
     if output == "json":
         print_json(flow_fields(status))
     elif output == "lines":

@@ -1,11 +1,15 @@
-"""The numbers that `app.work()` returns: how many runs were claimed, and how they ended."""
+"""The numbers that `app.work()` returns, and the requests to stop it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
-from attrs import define, field
+from attrs import define, field, frozen
+
+from dibs.storage.running_loop import running_loop
 
 #: The ways in which a worker ends its part of a claimed run; QueueReport counts each. Except `lost` and
 #: `handed_off`, each is also the kind of an event in the log of the queue.
@@ -75,3 +79,30 @@ class WorkReport:
         numbers = self.queue(queue)
         for end, runs in ends.items():
             setattr(numbers, end, getattr(numbers, end) + runs)
+
+
+@frozen
+class StopRequest:
+    """A request to stop. An `urgent` request after the first request releases the remaining runs at once."""
+
+    #: Seconds that runs may still take; None for the `grace` of `app.work`.
+    grace: float | None = None
+    #: True for a signal: two signals mean "now". False for `app.stop`, which may be called twice by accident.
+    urgent: bool = False
+
+
+@define(eq=False)
+class StopRequests:
+    """The requests to stop one call of `app.work`, in the order they came. Created on its event loop."""
+
+    _loop: asyncio.AbstractEventLoop = field(factory=running_loop, init=False)
+    _queue: asyncio.Queue[StopRequest] = field(factory=asyncio.Queue, init=False)
+
+    def put(self, request: StopRequest) -> None:
+        """Add a request. May be called on any thread, and after the loop was closed."""
+        with suppress(RuntimeError):  # the loop is closed, so the call of app.work has ended
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, request)
+
+    async def get(self) -> StopRequest:
+        """Wait for the next request and remove it."""
+        return await self._queue.get()

@@ -148,7 +148,6 @@ async def read_runs(storage: Storage, queues: Iterable[str]) -> AsyncIterator[tu
 
 
 def make_worker_run(queue: str, job: Job, run: ActiveRun) -> WorkerRun:
-    """Return the row of an active job."""
     return WorkerRun(
         queue=queue,
         id=job.id,

@@ -80,7 +80,6 @@ def ended_result(task: Any, ending: Ending, data: Mapping[str, Any]) -> Any:
 
 
 def stored_result(task: Any, status: Status) -> Any:
-    """Return the result of a stored job."""
     future = status.run_at is not None and status.claimed_at is None and status.run_at > datetime.now(UTC)
     return _build(
         replace(

@@ -28,7 +28,6 @@ class FlowContext:
     decoder_of: Callable[[str], ResultDecoder]
 
     def client(self, queue: str) -> QueueClient:
-        """Return the client of a queue, with its serde."""
         return self.clients.get(queue, None)
 
     @property
@@ -65,7 +64,6 @@ class Node(Generic[R_co]):
         return self._decode
 
     def belongs_to(self, flow: object) -> bool:
-        """Return whether `flow` made this node."""
         return self._flow is flow
 
     def __reduce__(self) -> NoReturn:

@@ -228,7 +228,6 @@ def is_ended(note: int) -> bool:
 
 
 def is_completed(note: int) -> bool:
-    """Return whether the node has completed."""
     return note == COMPLETED or note < 0
 
 
@@ -264,7 +263,6 @@ _memo_decoder: Final = msgspec.msgpack.Decoder(FlowMemo)
 
 
 def encode_memo(memo: FlowMemo) -> bytes:
-    """Return the memo as bytes."""
     return _memo_encoder.encode(memo)
 
 

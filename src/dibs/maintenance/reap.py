@@ -1,21 +1,18 @@
-"""Reaping: jobs whose lease has expired, because their worker has died, return to their queue.
-
-A lease is the right to hold claimed jobs. It expires unless the worker renews it.
-"""
+"""Maintenance of queues, some in each turn: jobs of expired leases return, old records are removed."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from attrs import define, field
 
-from dibs.maintenance.rotation import Rotation
-from dibs.model.results import Counts, ReapedJob
+from dibs.model.results import Counts, PruneResult, ReapedJob
 from dibs.storage.protocol import Storage
 
-#: Largest number of jobs that one call of the storage's `reap` returns.
+#: Largest number of jobs that one call of the storage's `reap` returns, and of records that `prune` removes.
 BATCH_SIZE: Final = 1000
 #: A queue with more ids is reaped without a count. A count costs O(n) in some storages, while a reap that
 #: finds no job costs O(1) in all storages.
@@ -88,3 +85,43 @@ def _count_ids(numbers: Counts) -> int:
 def _has_leased_runs(numbers: Counts) -> bool:
     # A run that was handed off is active without a lease.
     return numbers.active > numbers.handed_off
+
+
+@define(eq=False)
+class Rotation:
+    """A list of queues. Each turn takes the next part of it.
+
+    The first turn begins at a random queue: programs that restart often then also reach the last queues.
+    """
+
+    _queues: Sequence[str]
+    #: The largest number of queues in a turn.
+    _most: int
+    _next: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._next = random.randrange(len(self._queues)) if self._queues else 0  # noqa: S311 - no secret
+
+    def next_turn(self) -> Sequence[str]:
+        """Return the queues of the next turn: all of them if they are few enough."""
+        if len(self._queues) <= self._most:
+            return self._queues
+        first, self._next = self._next, (self._next + self._most) % len(self._queues)
+        return [*self._queues[first:], *self._queues[:first]][: self._most]
+
+
+async def prune(storage: Storage, queue: str) -> PruneResult:
+    """Remove all expired outcomes and request keys of a queue, and the events its log need not keep.
+
+    Return the sums over all batches. A prune only frees space: every operation treats an expired record as
+    absent, also before it is pruned.
+    Raise StorageError or OutcomeUnknown; call it again to remove the rest.
+    """
+    outcomes = request_keys = events = 0
+    while True:
+        batch = await storage.prune(queue, BATCH_SIZE)
+        outcomes += batch.outcomes
+        request_keys += batch.request_keys
+        events += batch.events
+        if not batch.more:
+            return PruneResult(outcomes=outcomes, request_keys=request_keys, events=events)

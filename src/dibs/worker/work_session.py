@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from dibs.app import Dibs, Until
 from dibs.client.options.arguments import DEFAULT_GRACE, DEFAULT_LEASE, DEFAULT_POLL, Seconds
-from dibs.client.work_report import WorkReport
-from dibs.client.work_stop import StopRequest, StopRequests
+from dibs.client.work_report import StopRequest, StopRequests, WorkReport
 from dibs.maintenance.declared_settings import apply_declared_settings
 from dibs.model.error_text import summarize_exception
 from dibs.model.worker_record import without_reserved

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dibs.app import Dibs
-from dibs.client.work_stop import StopRequest, StopRequests
+from dibs.client.work_report import StopRequest, StopRequests
 from dibs.model.job import Outcome
 from dibs.model.run_outcome import NotEntered, Returned
 from dibs.worker import run

@@ -116,7 +116,6 @@ class HintTraits:
 
 
 def read_traits(hint: Any) -> HintTraits:
-    """Return the traits of a type hint."""
     reader = _TraitReader()
     reader.read(hint)
     return HintTraits(reader.untyped, reader.equality)
@@ -132,7 +131,6 @@ class _TraitReader:
         self._known: dict[int, Any] = {}
 
     def read(self, hint: Any) -> None:
-        """Add the traits of a hint."""
         if id(hint) in self._known:
             return
         self._known[id(hint)] = hint

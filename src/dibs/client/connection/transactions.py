@@ -44,7 +44,6 @@ def call_blocking(connection: Any, verb: Verb, queue: str, items: Sequence[Any])
 
 
 async def call_async(connection: Any, verb: Verb, queue: str, items: Sequence[Any]) -> Any:
-    """Await a verb of an async connection."""
     if not hasattr(connection, "get_raw_connection"):
         return await verb(queue, items)
     try:

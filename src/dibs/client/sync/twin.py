@@ -4,7 +4,7 @@
         pause: Final = blocking(Queue.pause)
 
 A type checker sees the parameters of `Queue.pause` and its awaited result, and `help()` shows its docstring
-with the examples in their blocking form. `tests/client/test_help.py` compares the members of both handles.
+with the examples in their blocking form. `tests/client/test_app.py` compares the members of both handles.
 """
 
 # ruff: noqa: SLF001 - a blocking handle uses the private attributes of its async handle

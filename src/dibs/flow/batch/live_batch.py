@@ -51,7 +51,6 @@ class LiveBatch:
     attributes: Mapping[str, bytes]
 
     def segment_id(self, segment: Segment) -> str:
-        """Return the id of a segment."""
         return segment_id(self.id, self.stamp, *segment)
 
     def uncounted(self, limit: int | None = None) -> list[Segment]:

@@ -71,7 +71,6 @@ def is_batch(attributes: Mapping[str, bytes]) -> bool:
 
 
 def is_set(attributes: Mapping[str, bytes], name: str) -> bool:
-    """Return whether an attribute is true."""
     return attributes.get(name) == b"true"
 
 
@@ -106,7 +105,6 @@ def segment_id(batch_id: str, stamp: int, producer: str, number: int) -> str:
 
 
 def callback_id(batch_id: str, stamp: int, name: str) -> str:
-    """Return the job id of a callback."""
     return f"{batch_id}/{base36(stamp)}/{name}"
 
 
@@ -167,7 +165,6 @@ _memo_decoder: Final = msgspec.msgpack.Decoder(BatchMemo)
 
 
 def encode_batch_memo(memo: BatchMemo) -> bytes:
-    """Return the memo as bytes."""
     return _memo_encoder.encode(memo)
 
 

@@ -73,7 +73,6 @@ class FlowState:
     # -- reads ---------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin an evaluation."""
         self._advanced.clear()
         self._sizes.clear()
 
@@ -93,7 +92,6 @@ class FlowState:
         return list(wanted)
 
     def open_numbers(self) -> list[int]:
-        """Return the numbers of all open nodes."""
         return [number for number, note in enumerate(self.notes) if is_open(note)]
 
     # -- changes -------------------------------------------------------------------------------------

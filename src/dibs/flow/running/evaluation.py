@@ -224,7 +224,6 @@ class Evaluator:
 
 
 async def _read_open(storage: Storage, flow: LiveFlow, hint: bytes) -> None:
-    """Read all open nodes."""
     began = time.monotonic()
     apply_slots(flow, await read_slots(storage, flow, flow.state.open_numbers()))
     flow.hint, flow.read_at = hint, time.monotonic()

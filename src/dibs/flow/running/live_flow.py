@@ -62,11 +62,9 @@ class LiveFlow:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the flow."""
         return self.state.plan
 
     def node_id(self, number: int) -> str:
-        """Return the job id of a node."""
         return self.plan.nodes[number].id or f"{self._id_prefix}{number}"
 
     def is_own(self, number: int) -> bool:

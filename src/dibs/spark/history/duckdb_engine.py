@@ -95,6 +95,5 @@ class DuckDBEngine:
         return staged_rows(table, folder)
 
     def rows(self, sql: str, sources: Sources) -> list[Any]:
-        """Return the rows of a statement."""
         add_sources(self._database, sources)
         return self._database.sql(sql).fetchall()

@@ -2,7 +2,7 @@
 
 An engine reads a storage and runs statements, and writes what it finds as Parquet files to a folder of the
 increment. warehouse.py commits these files. Both engines run the same statements (queries/__init__.py) and
-write the same values; tests/spark/test_history_engines.py compares them.
+write the same values; tests/spark/test_history_warehouse.py compares them.
 """
 
 from __future__ import annotations

@@ -59,7 +59,6 @@ class ReadPartsSource(ds.DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format(...)`."""
         return "dibs_history"
 
     def schema(self) -> StructType:
@@ -67,7 +66,6 @@ class ReadPartsSource(ds.DataSource):
         return from_arrow_schema(table_schema(self.options["table"]))
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
-        """Return the reader of the parts in the option `parts`."""
         return _PartsReader(
             self.options["url"],
             msgspec.json.decode(self.options["parts"], type=list[ReadPart]),
@@ -144,7 +142,6 @@ class SparkEngine:
         return self._save(table, self._spark.read.format(ReadPartsSource.name()).options(**options).load())
 
     def write(self, table: str, sql: str, sources: Sources) -> TableRows:
-        """Write the rows of a statement."""
         return self._save(table, self._frame(sql, sources))
 
     def _save(self, table: str, rows: DataFrame) -> TableRows:
@@ -153,7 +150,6 @@ class SparkEngine:
         return staged_rows(table, folder)
 
     def rows(self, sql: str, sources: Sources) -> list[Any]:
-        """Return the rows of a statement."""
         return self._frame(sql, sources).collect()
 
     def _frame(self, sql: str, sources: Sources) -> DataFrame:
@@ -214,7 +210,6 @@ class RemoteRowsSource(ds.DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format(...)`."""
         return "dibs_files"
 
     def _rows(self) -> TableRows:
@@ -225,7 +220,6 @@ class RemoteRowsSource(ds.DataSource):
         return from_arrow_schema(table_schema(self._rows().table))
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
-        """Return the reader of the files."""
         return _FileReader(self._rows())
 
 

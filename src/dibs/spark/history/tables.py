@@ -108,7 +108,6 @@ _ARROW_TYPES: Final = {
 
 
 def table_schema(table: str) -> pa.Schema:
-    """Return the columns of a table."""
     if own := _OWN_COLUMNS.get(table):
         return pa.schema(_arrow_fields(own))
     logged = [column.with_nullable(nullable=True) for column in arrow_schema(table.removesuffix("-read"))]

@@ -119,7 +119,6 @@ class KeySetSink:
             self._read()
 
     def _missing(self, columns: RequestColumns) -> RequestColumns:
-        """Return the rows that are not in the key set."""
         if not self._stored:
             return columns
         rows = [row for row, member in enumerate(columns.members) if member not in self._stored]
@@ -196,7 +195,6 @@ class RejectsFile:
             self._system.move(self._temporary, self._final)
 
     def abort(self) -> None:
-        """Delete the file."""
         if self._writer is not None:
             self._writer.close()
             self._system.delete_file(self._temporary)

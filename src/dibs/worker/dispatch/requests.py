@@ -72,7 +72,6 @@ class Requests:
 
     @property
     def trips(self) -> Iterable[RoundTrip]:
-        """The round trips in flight."""
         return (trip for queue in self._busy for trip in queue.round_trips.in_flight)
 
     def has_room(self, queues: Iterable[QueueState]) -> bool:

@@ -73,7 +73,6 @@ class HeldRuns(Generic[W]):
         return numbers
 
     def count_by_queue(self) -> Counter[str]:
-        """Return the number of held runs of each queue."""
         return Counter(run.queue for held in self._by_worker.values() for run in held.values())
 
     def find_run(self, worker: W, index: int, fence: int) -> HeldRun | None:

@@ -20,9 +20,7 @@ from dibs.client.calls.handler import Handler
 from dibs.client.stored_schedules import storage_now
 from dibs.client.work_report import WorkReport
 from dibs.maintenance import flow_repair
-from dibs.maintenance.prune import prune
-from dibs.maintenance.reap import ReapCandidates, reap
-from dibs.maintenance.rotation import Rotation
+from dibs.maintenance.reap import ReapCandidates, Rotation, prune, reap
 from dibs.maintenance.ticks import (
     CHECK_EVERY,
     apply_declared_schedule,
