@@ -81,14 +81,9 @@ LONG: Final = (
 )
 #: Tests of the history and its page, which run without Spark, so they are not long.
 WITHOUT_SPARK: Final = (
-    "spark/test_history_docs.py",
     "spark/test_history_findings.py",
-    "spark/test_history_live_jobs.py",
     "spark/test_history_planted.py",
-    "spark/test_history_queues.py",
-    "spark/test_report_activity.py",
     "spark/test_report_page.py",
-    "spark/test_report_queue_ranges.py",
 )
 #: Folder or file -> a package that its tests need and that the extra `test` does not install. Without the
 #: package they are not collected, except with DIBS_TEST_PACKAGES=required, which the sessions of nox set.

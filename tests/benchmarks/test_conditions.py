@@ -8,12 +8,24 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from benchmarks import __main__ as command
+from benchmarks import baselines
+from benchmarks.allocations import measure_allocations
+from benchmarks.client_calls import round_trips
 from benchmarks.conditions import backlog, cold_start, footprint
 from benchmarks.conditions.__main__ import main
 from benchmarks.conditions.network_delay import DelayedBackend, delayed_url, dibs_peer
+from benchmarks.fleet.measure import Sample, rates
 from benchmarks.peers.backends import RedisBackend
+from benchmarks.peers.publish.rows import rows
+from benchmarks.peers.results import Results
+from benchmarks.peers.systems import PEERS
+from benchmarks.plots import charts, save
+from benchmarks.scenarios import SCENARIOS, Scenario, fill, requests
+from benchmarks.storages import empty_storage
 from redis import Redis
 
+from dibs.storage.registry import open_storage
 from dibs_conformance.servers import RedisServer, start_redis
 
 
@@ -85,3 +97,142 @@ def test_the_error_for_an_unknown_part_lists_the_parts(
     with pytest.raises(SystemExit):
         main()
     assert "unknown part near; choose from far, line, start, room" in capsys.readouterr().err
+
+
+# -- The samples that the rates of worker processes are computed from --------------------------------
+
+
+def test_the_time_after_the_last_completed_job_does_not_count() -> None:
+    samples = [Sample(0.0, 0, 1.0), Sample(1.0, 100, 1.5), Sample(2.0, 200, 2.0), Sample(2.2, 210, 2.1)]
+
+    assert (100.0, 0.005) == rates([*samples, Sample(30.0, 210, 9.0)])
+
+
+def test_without_a_sample_in_between_the_first_sample_with_the_final_count_is_used() -> None:
+    assert (500.0, 0.01) == rates([Sample(0.0, 0, 0.0), Sample(0.2, 100, 1.0), Sample(9.0, 100, 4.0)])
+
+
+def test_a_single_sample_has_no_rate() -> None:
+    with pytest.raises(ValueError, match="measure more jobs"):
+        rates([Sample(0.0, 100, 1.0)])
+
+
+# -- The charts of the measured figures --------------------------------------------------------------
+
+
+FIGURES = {
+    "drain_jobs": 100, "drain_seconds": 100 / 4321.0, "worker_us": 10.0,
+    "enqueue_jobs": 4, "enqueue_seconds": 10.0,
+    "drain_server": {"cpu_us": 5.0},
+}  # fmt: skip
+SYSTEMS = {peer.key: FIGURES for peer in PEERS if peer.name in ("dibs", "dibs, 1 h")}
+NO_BULLMQ = {"redis: bullmq": {"not_run": "needs Node"}}
+
+
+def test_each_chart_shows_its_figures(tmp_path: Path) -> None:
+    """A system without a measurement has no bar. The same data gives the same file."""
+    measured = Results({}, [{"baselines": {}, "systems": SYSTEMS | NO_BULLMQ}])
+    for folder in ("one", "two"):
+        save(charts(rows(measured)), tmp_path / folder)
+
+    drawn = {path.stem: path.read_text() for path in (tmp_path / "one").iterdir()}
+    assert set(drawn) == {"throughput-redis", "throughput-postgresql", "cpu"}
+    assert "4,321" in drawn["throughput-redis"]
+    assert "bullmq" not in drawn["throughput-redis"]
+    assert drawn == {path.stem: path.read_text() for path in (tmp_path / "two").iterdir()}
+
+
+# -- The scenarios, the baselines and the tables of the benchmarks -----------------------------------
+
+
+@pytest.mark.parametrize("url", ["memory:", "file:NAME"])
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+async def test_every_scenario_runs_its_jobs(url: str, scenario: Scenario, tmp_path: Path) -> None:
+    """After a scenario each job is waiting, active or completed, exactly once."""
+    async with open_storage(url.replace("NAME", str(tmp_path))) as storage:
+        rate = await scenario.run(storage, 200)
+        (queue,) = await storage.queues()
+        counts = (await storage.counts([queue.name]))[queue.name]
+
+    assert rate > 0
+    assert counts.completed in {0, 200}
+    assert counts.waiting + counts.active + counts.completed in {200, 2 * 50 * 200}
+
+
+async def test_fill_enqueues_all_jobs() -> None:
+    """Also when the jobs need more than one batch."""
+    async with open_storage("memory:") as storage:
+        await fill(storage, "q", requests(2_345))
+
+        assert (await storage.counts(["q"]))["q"].waiting == 2_345
+
+
+def server_url(kind: str, request: pytest.FixtureRequest) -> str:
+    """Return the URL of the server of a kind of storage, or ""."""
+    fixture = {"redis": "redis_server", "postgresql": "postgres_server"}.get(kind)
+    return str(request.getfixturevalue(fixture).url) if fixture else ""
+
+
+@pytest.mark.parametrize("kind", baselines.BASELINES)
+async def test_every_yardstick_measures(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """A baseline returns a rate for both of its steps. Other storages have no baseline."""
+    monkeypatch.chdir(tmp_path)
+    url = server_url(kind, request)
+
+    for name in ("put, 1", "put, 100", "take, 10", "take, 100"):
+        assert (await baselines.measure(kind, url, name, 200) or 0) > 0
+    assert await baselines.measure("elsewhere", url, "put, 100", 200) is None
+
+
+async def test_round_trips_are_timed_one_by_one() -> None:
+    """Each job returns its result, and the storage is still open afterwards."""
+    async with open_storage("memory:") as storage:
+        times = await round_trips(storage, 5)
+
+        assert len(times) == 5
+        assert all(ms > 0 for ms in times)
+        assert (await storage.counts(["round-trip"]))["round-trip"].active == 0
+
+
+async def test_the_table_holds_every_scenario_with_its_ratio(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ratio of a row is the median of the ratios within each round."""
+    monkeypatch.chdir(tmp_path)
+    rates = {
+        "memory:": {s.name: [10.0, 30.0] for s in SCENARIOS}
+        | {f"baseline: {s.name}": [100.0, 100.0] for s in SCENARIOS}
+    }
+
+    rows = command.rate_rows(rates)
+
+    assert [s.name for s in SCENARIOS] == [row["scenario"] for row in rows]
+    assert [0.2] * len(SCENARIOS) == [row["ratio"] for row in rows]
+
+
+def test_round_trips_have_a_median_and_a_99th_percentile() -> None:
+    (row,) = command.round_trip_rows({"memory:": {command.ROUND_TRIP: [float(n) for n in range(1, 1000)]}})
+
+    assert (row["storage"], row["p50_ms"], row["p99_ms"]) == ("memory", 500, 990)
+
+
+async def test_a_measured_storage_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current directory is empty again after a measurement of files."""
+    monkeypatch.chdir(tmp_path)
+
+    async with empty_storage("file:NAME") as storage:
+        await fill(storage, "q", requests(1))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_allocations_are_counted_for_each_verb() -> None:
+    """In memory, a waiting job keeps its blocks; other allocations of the call are freed."""
+    async with open_storage("memory:") as storage:
+        rows = await measure_allocations(storage)
+
+    assert ["enqueue", "claim", "settle"] == [row["verb"] for row in rows]
+    assert 10 > rows[0]["blocks_held"] > 1
+    assert all(row["peak_bytes"] > 0 for row in rows)

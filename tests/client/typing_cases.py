@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, assert_type
+from typing import assert_type
 
 from dibs import (
     Bound,
-    Claim,
-    Counts,
     CurrentJob,
     Dibs,
     Ending,
@@ -20,21 +18,15 @@ from dibs import (
     Immediate,
     JsonSerde,
     MessagePackSerde,
-    PermanentError,
     Queue,
     Reject,
     Retention,
     Retry,
-    Serde,
-    Status,
     Task,
     Ticket,
     Update,
     content_id,
-    current_job,
 )
-from dibs.client.sync.claim import BlockingClaim
-from dibs.client.sync.queue import BlockingQueue, BlockingTicket
 
 app = Dibs("memory:")
 
@@ -114,24 +106,19 @@ async def send(data: dict[str, str]) -> None: ...
 
 
 async def good() -> None:
-    assert_type(thumbnail("a", width=5), str)
-    assert_type(await refresh(5), list[int])
-    assert_type(await thumbnail.enqueue("a.png", width=100), Ticket[str])
     assert_type(await thumbnail.options(id="a", delay=60, wait=30).enqueue_and_wait("a.png"), str)
-    assert_type(await refresh.options(priority=5).enqueue_and_wait(3), list[int])
     assert_type(await (await refresh.enqueue(count=3)).result(wait=10), list[int])
-    assert_type(thumbnail.sync.enqueue("a"), BlockingTicket[str])
-    assert_type(thumbnail.sync.options(wait=1).enqueue_and_wait("a"), str)
     assert_type(refresh.sync.enqueue(5).result(), list[int])
     assert_type(await thumbnail.ticket("a", 1).result(wait=0), str)
     assert_type(refresh.sync.ticket("a", 1).result(wait=0), list[int])
     assert_type(thumbnail.queue, Queue)
-    await thumbnail.enqueue_many(thumbnail.bind(path) for path in ("a", "b"))
-    await queue.enqueue({"to": "x"}, id="a", retention=None)
     await send({"to": "x"})
-    async with queue.receive() as claims:
-        async for claim in claims:
-            assert_type(claim, Claim)
+    async with queue.events("", ids=["a"], kinds=["completed", "queued"]) as events:
+        async for event in events:
+            assert_type(event, Event)
+    with app.sync.queue("emails").events() as blocking_events:
+        assert_type(next(blocking_events), Event)
+    app.sync.work(until="empty")
 
 
 @queue.on_failure(timeout=5)
@@ -157,47 +144,6 @@ async def good_settings() -> None:
     assert_type(nightly(), None)
     assert_type(thumbnail.bind("a"), Bound[str])
     assert_type(await thumbnail.enqueue_many([thumbnail.bind("a")]), Sequence[Ticket[str]])
-
-
-async def good_handles() -> None:
-    ticket = await queue.enqueue(1)
-    assert_type(ticket, Ticket[Any])
-    assert_type(await ticket.status(), Status)
-    assert_type(await queue.counts(), Counts)
-    assert_type(await queue.get("a"), Status | None)
-    await queue.configure(paused=True, max_active=None, log_level="all", retention=Retention(completed=60))
-    await queue.amend("a", attributes={"seen": True}, priority=5, retention=60)
-    async with queue.events("", ids=["a"], kinds=["completed", "queued"]) as events:
-        async for event in events:
-            assert_type(event, Event)
-    async with app, app.using("memory:") as elsewhere:
-        assert_type(elsewhere, Dibs)
-    await app.work(["emails"], processes=2, until="empty", grace=5)
-    serde: Serde = MessagePackSerde()
-    app.queue("other", serde=serde)
-
-
-def good_blocking() -> None:
-    with app.sync as blocking:
-        there = blocking.queue("emails")
-        assert_type(there, BlockingQueue)
-        assert_type(there.enqueue(1, id="a"), BlockingTicket[Any])
-        with there.receive(wait=0) as claims:
-            for claim in claims:
-                assert_type(claim, BlockingClaim)
-                claim.complete(5, then=[thumbnail.bind("a")])
-        with there.events() as events:
-            assert_type(next(events), Event)
-        blocking.work(until="empty")
-
-
-def good_inside_a_handler() -> None:
-    job = current_job()
-    job.then(thumbnail.bind("a"))
-    assert_type(job.cancelled, bool)
-    if job.attempt > 3:
-        raise PermanentError("no")
-    raise Retry(delay=timedelta(seconds=5))
 
 
 def takes_a_task(task: Task[[str, int], str]) -> None: ...

@@ -20,7 +20,7 @@ from dibs.telemetry.metrics import ATTEMPT_ENDS, STATES
 from dibs.telemetry.storage_metrics import WORKER_STATES, StorageMetrics
 from tests.deploy.files import DEPLOY, find_program, read_yaml
 from tests.docs.pages import Page
-from tests.docs.test_doctor import rules
+from tests.docs.test_readme import rules
 from tests.source import PROJECT
 
 ALERTS = DEPLOY / "prometheus/alerts.yaml"

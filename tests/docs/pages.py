@@ -6,7 +6,7 @@ run in order. The site reads a mark of a block as a CSS class, and GitHub ignore
 - `{.no-run}` does not run;
 - `{.in-shell}` runs in bash, in test_shell_blocks.py, on a storage with the jobs that the page speaks of;
 - `{.until-ctrl-c}` starts programs that serve until Ctrl-C, in test_started_programs.py;
-- `{.in-spark}` runs with a Spark session, in tests/spark/test_source_howto.py.
+- `{.in-spark}` runs with a Spark session, in tests/spark/test_source_read.py.
 """
 
 from __future__ import annotations

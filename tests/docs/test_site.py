@@ -77,7 +77,7 @@ def test_only_pages_of_the_tests_of_spark_have_blocks_for_spark() -> None:
         for page in DOCS.rglob("*.md")
         if "{.in-spark}" in page.read_text("utf-8")
     }
-    tests = (PROJECT / "tests/spark/test_source_howto.py").read_text("utf-8")
+    tests = (PROJECT / "tests/spark/test_source_read.py").read_text("utf-8")
 
     assert marked
     assert [] == [name for name in marked if f'Page("{name}")' not in tests]

@@ -10,8 +10,9 @@ import pytest
 
 from dibs import Dibs
 from tests.frameworks.apps.jobs import double
-from tests.frameworks.rows import SERVERS, Row
+from tests.frameworks.rows import OTHERS, SERVERS, Row, print_table
 from tests.frameworks.served import serve
+from tests.source import PROJECT
 
 SCHEMES = ("file", "redis", "postgresql")
 
@@ -48,3 +49,30 @@ def test_requests_wait_for_results_and_the_server_ends_cleanly(
     with Dibs(worked_url).sync as app:
         counts = app.queue(double.queue.name).counts()
     assert (0, 0) == (counts.waiting, counts.active)
+
+
+# -- The table of docs/reference/frameworks.md equals the rows of the tests, and each row names a test --
+
+
+PAGE = PROJECT / "docs" / "reference" / "frameworks.md"
+
+
+def test_the_page_has_the_table_of_the_rows() -> None:
+    table = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("|")]
+
+    assert print_table().splitlines() == table, f"put this table into {PAGE}:\n{print_table()}"
+
+
+@pytest.mark.parametrize("row", OTHERS, ids=lambda row: row.name)
+def test_a_row_without_a_server_names_a_test_that_exists(row: Row) -> None:
+    file, _, function = row.test.partition("[")[0].partition("::")
+    source = (PROJECT / "tests" / "frameworks" / file).read_text("utf-8")
+
+    assert f"def {function}(" in source if function else source
+
+
+def test_a_verdict_other_than_works_has_a_note() -> None:
+    rows = (*SERVERS, *OTHERS)
+
+    assert {"works", "needs a note", "broken"} == {row.verdict for row in rows}
+    assert [] == [row.name for row in rows if (row.verdict == "works") != (row.note == "")]

@@ -16,6 +16,17 @@ from tests.storage_urls import new_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+import gc
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from dibs.spark import executors
+from dibs.spark.dataframes import read
+from tests.spark.source_storages import at, fill
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 APP = "tests.spark.source_app:app"
 
@@ -73,8 +84,39 @@ def test_workers_end_after_the_given_time(spark: SparkSession, request: pytest.F
 
 
 def test_invalid_arguments_are_refused(spark: SparkSession) -> None:
-    for message, executors, until in (("executors is 0", 0, "empty"), ("until is 'soon'", 1, "soon")):
+    for message, number, until in (("executors is 0", 0, "empty"), ("until is 'soon'", 1, "soon")):
         with pytest.raises(Refused, match=message):
-            run_workers(spark, APP, executors, until=until, url="file:unused")
+            run_workers(spark, APP, number, until=until, url="file:unused")
     with pytest.raises(Refused, match="exists only in this process"):
         run_workers(spark, APP, 1, url="memory:fleet")
+
+
+# -- The garbage collector of Spark's Python processes -----------------------------------------------
+
+
+@pytest.mark.parametrize(("program", "frozen"), [("pyspark.daemon", True), ("pytest.__main__", False)])
+def test_only_processes_of_spark_freeze_their_objects(
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    frozen: bool,  # noqa: FBT001
+) -> None:
+    main = ModuleType("__main__")
+    main.__spec__ = ModuleSpec(program, None)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    executors._freeze_once.cache_clear()
+    before = gc.get_freeze_count()
+    try:
+        executors.freeze_imports()
+        assert frozen == (gc.get_freeze_count() > before)
+    finally:
+        gc.unfreeze()
+        executors._freeze_once.cache_clear()
+
+
+def test_a_read_of_all_columns_is_no_projection(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = new_url("redis", request)
+    at(url, fill)
+
+    plan = read(spark, "jobs", url=url)._jdf.queryExecution().analyzed().toString()
+
+    assert "Project" not in plan

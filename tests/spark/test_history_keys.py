@@ -22,6 +22,22 @@ from tests.storage_urls import new_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+import asyncio
+from collections.abc import Coroutine, Iterator
+from typing import TypeVar, cast
+
+import msgspec
+
+from dibs.errors import Refused
+from dibs.model.job import NewJob
+from dibs.model.requests import EnqueueRequest, SettingsPatch
+from dibs.spark.history.spark_engine import ReadPartsSource
+from dibs.spark.history.storage_reads import plan_read, source_name
+from dibs.storage.registry import open_storage
+from dibs_conformance.servers import RedisServer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KEPT = OutcomeRetention(keep_payload=("completed",))
 
@@ -96,3 +112,123 @@ def test_other_ids_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "plain": {"d/e/5"},
     } == {queue: {id for name, ids in asked if name == queue for id in ids} for queue, _ in asked}
     assert 2 == max(len(ids) for _, ids in asked)
+
+
+# -- The log ranges of an increment. These tests do not start Spark ----------------------------------
+
+
+NOW = 1_795_132_800_000
+HOUR = 3_600_000
+T = TypeVar("T")
+
+
+async def cancel_jobs(url: str, queue: str, *ids: str, now: int) -> None:
+    """Log one event for each id: a job that is cancelled before a claim."""
+    async with open_storage(url, clock="manual") as storage:
+        await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in ids], now=now)
+        await storage.cancel(queue, ids, now=now)
+
+
+async def trim_log(url: str, queue: str, now: int) -> None:
+    async with open_storage(url, clock="manual") as storage:
+        await storage.configure(queue, SettingsPatch(log_age=HOUR), now=now)
+        await storage.prune(queue, 100, now=now)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"file:{tmp_path}/jobs"
+    asyncio.run(cancel_jobs(url, "mail", "a", now=NOW))
+    return url
+
+
+def test_the_first_increment_reads_the_whole_log(url: str) -> None:
+    seen = plan_read(url, {})
+
+    (stretch,) = seen.ranges
+    assert ("mail", None, stretch.until) == (stretch.queue, stretch.after, seen.offsets["mail"])
+
+
+def test_without_new_events_the_plan_is_empty(url: str) -> None:
+    offsets = plan_read(url, {}).offsets
+
+    assert ((), offsets, ()) == (plan_read(url, offsets).ranges, plan_read(url, offsets).offsets, ())
+
+
+def test_the_next_increment_continues_at_the_offsets(url: str) -> None:
+    offsets = plan_read(url, {}).offsets
+    asyncio.run(cancel_jobs(url, "mail", "b", now=NOW + 1))
+    asyncio.run(cancel_jobs(url, "post", "c", now=NOW + 2))
+    seen = plan_read(url, offsets)
+
+    assert [("mail", offsets["mail"]), ("post", None)] == [(one.queue, one.after) for one in seen.ranges]
+    assert all(one.after is None or one.until is None or one.after < one.until for one in seen.ranges)
+
+
+def test_only_the_given_queues_are_read(url: str) -> None:
+    asyncio.run(cancel_jobs(url, "post", "c", now=NOW + 2))
+
+    assert ["post"] == [one.queue for one in plan_read(url, {}, ["post"]).ranges]
+
+
+def test_events_trimmed_before_the_read_are_a_gap(url: str) -> None:
+    offsets = plan_read(url, {}).offsets
+    asyncio.run(cancel_jobs(url, "mail", "b", now=NOW + 1))
+    asyncio.run(cancel_jobs(url, "mail", "c", now=NOW + 3 * HOUR))
+    asyncio.run(trim_log(url, "mail", NOW + 3 * HOUR))
+    seen = plan_read(url, offsets)
+
+    assert ("mail",) == seen.gaps
+    assert [None] == [one.after for one in seen.ranges]
+
+
+def test_a_log_that_ends_before_its_offset_is_refused(url: str, tmp_path: Path) -> None:
+    later = f"file:{tmp_path}/later"
+    asyncio.run(cancel_jobs(later, "mail", "a", now=NOW + HOUR))
+
+    with pytest.raises(Refused, match="ends before the offset"):
+        plan_read(url, plan_read(later, {}).offsets)
+
+
+def test_a_task_holds_a_page_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task yields each batch before it requests the next page, however long its range."""
+    url, page = f"file:{tmp_path}/jobs", 10
+    ids = [f"id {number}" for number in range(20 * page)]
+    asyncio.run(cancel_jobs(url, "mail", *ids, now=NOW))
+    monkeypatch.setattr("dibs.spark.source.pages.PAGE", page)
+    calls, run = [], StorageConnection.run
+
+    def counted(connection: StorageConnection, call: Coroutine[Any, Any, T]) -> T:
+        calls.append(call)
+        return run(connection, call)
+
+    monkeypatch.setattr(StorageConnection, "run", counted)
+    parts = msgspec.json.encode(plan_read(url, {}).ranges).decode()
+    source = ReadPartsSource({"url": url, "table": "events-read", "parts": parts, "tasks": "2"})
+    reader = source.reader(source.schema())
+    (share,) = reader.partitions()
+    batches = cast("Iterator[pa.RecordBatch]", reader.read(share))
+    rows, counts = [], []
+    before = len(calls) + 1
+    for batch in batches:
+        rows.append(batch.num_rows)
+        counts.append(len(calls) - before)
+
+    assert [page] * 20 == rows
+    assert [*range(1, 21)] == counts
+
+
+async def test_a_plan_can_be_made_while_an_event_loop_runs(tmp_path: Path) -> None:
+    """In a notebook, an event loop runs on the thread of the caller."""
+    url = f"file:{tmp_path}/jobs"
+    await cancel_jobs(url, "mail", "a", now=NOW)
+
+    assert ["mail"] == [one.queue for one in plan_read(url, {}).ranges]
+    assert url == source_name(url)
+
+
+def test_two_prefixes_are_two_sources(redis_server: RedisServer) -> None:
+    one, other = (source_name(f"{redis_server.url}?prefix={name}") for name in ("one", "other"))
+
+    assert one != other
+    assert one.endswith("prefix=one")

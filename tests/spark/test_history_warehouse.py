@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from dibs.errors import DibsError, Refused, StorageDamaged, StorageTooNew, StorageUnavailable
-from dibs.spark.history import warehouse
+from dibs.spark.history import increments, warehouse
 from dibs.spark.history.tables import TableRows, table_schema
 from dibs.spark.history.warehouse import FORMAT, STATE_KEY, State, Warehouse, WarehouseBusy
-from tests.spark.warehouse_rows import add_rows, rows
+from dibs.storage.registry import open_storage
+from tests.spark import expected_history
+from tests.spark.frames import moment
+from tests.spark.random_day import QUEUES, RandomDay
+from tests.spark.storage_contents import all_events, all_slots
+from tests.spark.warehouse_rows import KEYS, add_rows, rows, runs_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+from benchmarks.history_day import simulate_day
+
+from dibs.spark.history.increments import update
+from dibs.spark.report.figures.summary import create_report
+from dibs_conformance.servers import RedisServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+from typing import Any
+
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import EnqueueRequest
+from dibs.model.wakeup import FLOW_ATTRIBUTE
+from dibs.storage.protocol import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+import asyncio
+
+import duckdb
+import polars as pl
+
+import dibs.spark
+from dibs.spark.history.reading import open_history, table_dataset, table_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
 
@@ -178,3 +215,212 @@ def test_a_state_that_cannot_be_trusted_is_refused(
 
     with pytest.raises(error):
         Warehouse(tmp_path)
+
+
+async def test_increments_and_reruns_make_the_expected_tables(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables do not depend on increments, compaction and reruns."""
+    monkeypatch.setattr("dibs.spark.history.warehouse.MAINTAIN_EVERY", 2)
+    url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
+    async with open_storage(url, clock="manual") as storage:
+        day = RandomDay(storage)
+        await day.prepare(all_events_of="mail")
+        await day.advance(250)
+        await to_thread(increments.update, url, warehouse, engine="spark")
+        await day.advance(80)
+        done = await to_thread(increments.update, url, warehouse, engine="spark")
+        events, live = await all_events(storage), await all_slots(storage)
+    pairs = [(queue, event) for queue, _, event in events]
+    horizon = Warehouse(warehouse).state.horizon
+
+    assert 1 == len(Warehouse(warehouse).events.rows().files)
+    assert (0, ()) < (done.events, done.gaps) < (len(events), ())
+    assert set(QUEUES) == set(done.starts) == {queue for queue, _ in rows(warehouse, "metrics")}
+    assert expected_history.metrics(pairs, live, horizon) == rows(warehouse, "metrics", "queue", "minute")
+    assert expected_history.ids(pairs) == rows(warehouse, "ids", "queue", "id")
+    assert expected_history.runs(pairs) == runs_in(warehouse)
+
+    before = {table: rows(warehouse, table, *key) for table, key in KEYS.items()}
+    since, until = moment(day.now - 5_000_000), moment(day.now - 1_000_000)
+    await to_thread(increments.rerun, warehouse, since, until, engine="spark")
+
+    assert before == {table: rows(warehouse, table, *key) for table, key in KEYS.items()}
+
+
+# -- A million runs and four million events with a Java heap of one gigabyte: only the tables grow ---
+
+
+@pytest.mark.spark
+async def test_a_million_runs_are_counted_and_read(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    url = f"{redis_server.url}?prefix=big"
+    # A quarter of a day is simulated with a quarter of the calls, as each step has more runs.
+    planted = await simulate_day(url, runs=1_300_000, hours=6, level="all")
+
+    done = await to_thread(update, url, tmp_path / "warehouse", engine="spark")
+    made, _ = create_report(tmp_path / "warehouse")
+
+    assert 1_000_000 < planted.runs == sum(queue.attempts for queue in made.queues)
+    assert 4_000_000 < done.events
+    assert all(queue.little.agree for queue in made.queues)
+    assert planted.outage[1] == made.outages[0].end
+    assert [planted.poison] == [(one.queue, one.id) for one in made.poisons]
+
+
+# -- Both engines write the same values, and those of the plain computation in expected_history.py ---
+
+
+def tables(warehouse: Path) -> dict[str, dict[Any, dict[str, Any]]]:
+    return {table: rows(warehouse, table, *key) for table, key in KEYS.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_increments_of_duckdb_make_the_expected_tables(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four increments of random sizes, each compared with a count of the whole history."""
+    monkeypatch.setattr("dibs.spark.history.warehouse.MAINTAIN_EVERY", 2)
+    url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
+    async with open_storage(url, clock="manual") as storage:
+        day = RandomDay(storage, seed=seed)
+        await day.prepare(all_events_of="mail")
+        for _ in range(4):
+            await day.advance(day.random.randrange(120))
+            await to_thread(increments.update, url, warehouse, engine="duckdb")
+            events, live = await all_events(storage), await all_slots(storage)
+            pairs = [(queue, event) for queue, _, event in events]
+            horizon = Warehouse(warehouse).state.horizon
+
+            assert expected_history.metrics(pairs, live, horizon) == rows(
+                warehouse, "metrics", "queue", "minute"
+            )
+            assert expected_history.ids(pairs) == rows(warehouse, "ids", "queue", "id")
+            assert expected_history.runs(pairs) == runs_in(warehouse)
+
+
+async def add_job_with_a_memo(storage: Storage, now: int) -> None:
+    """Add a job with a key, a flow and a memo, which waits for a second run, and a successor of it."""
+    data = JobData(key="ada", attributes={FLOW_ATTRIBUTE: b'"flow 1"'})
+    requests = [EnqueueRequest(job=NewJob(id="step", data=data))]
+    await storage.enqueue("flow", requests, now=now)
+    lease = (await storage.grant(["flow"], 240_000, "worker", now=now)).lease
+    [job] = (await storage.claim("flow", lease, 1, now=now)).jobs
+    assert job.run
+    await storage.report("flow", "step", job.run.fence, memo=b"12345", now=now)
+    await storage.enqueue("flow", requests, now=now)
+
+
+async def test_both_engines_write_equal_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """Each engine continues what the other began, and both agree with an engine that worked alone."""
+    url, alone, mixed = f"file:{tmp_path}/jobs", tmp_path / "alone", tmp_path / "mixed"
+    async with open_storage(url, clock="manual") as storage:
+        day = RandomDay(storage, seed=9)
+        await day.prepare(all_events_of="mail")
+        await add_job_with_a_memo(storage, day.now)
+        for engine in ("spark", "duckdb", "spark"):
+            await day.advance(70)
+            await to_thread(increments.update, url, alone, engine="duckdb")
+            await to_thread(increments.update, url, mixed, engine=engine)
+
+            assert tables(alone) == tables(mixed)
+    live = rows(mixed, "live", "queue", "id", "state")
+    columns = ("key", "flow", "memo_bytes")
+    assert ["ada", "flow 1", 5] == [live["flow", "step", "active"][name] for name in columns]
+    assert ["ada", "flow 1", None] == [live["flow", "step", "blocked"][name] for name in columns]
+    await to_thread(increments.rerun, mixed, engine="spark")
+    await to_thread(increments.rerun, alone, engine="duckdb")
+
+    assert tables(alone) == tables(mixed)
+
+
+# -- The tables of a warehouse read by other programs: DuckDB, Polars, pandas, pyarrow and Spark -----
+
+
+SHOWN = ["id", "fence", "end", "wait_ms", "queue"]
+
+
+@pytest.fixture
+def filled(location: str, tmp_path: Path) -> str:
+    """A warehouse of three increments, so that some of its files were replaced."""
+    url = f"file:{tmp_path}/jobs"
+
+    async def go_on() -> None:
+        async with open_storage(url, clock="manual") as storage:
+            day = RandomDay(storage)
+            await day.prepare()
+            for _ in range(3):
+                await day.advance(70)
+                await asyncio.to_thread(update, url, location, engine="duckdb")
+
+    asyncio.run(go_on())
+    return location
+
+
+def expected(location: str) -> list[tuple[object, ...]]:
+    return sorted(
+        (row["id"], row["fence"], row["end"], row["wait_ms"], queue)
+        for (queue, _), row in rows(location, "runs").items()
+    )
+
+
+def test_arrow_polars_and_pandas_read_the_dataset(filled: str) -> None:
+    dataset = table_dataset(filled, "runs")
+
+    assert expected(filled) == sorted(
+        tuple(row.values()) for row in dataset.to_table(columns=SHOWN).to_pylist()
+    )
+    assert expected(filled) == sorted(pl.scan_pyarrow_dataset(dataset).select(SHOWN).collect().rows())
+    frame = dataset.to_table(columns=SHOWN).to_pandas()
+    assert expected(filled) == sorted(frame.itertuples(index=False, name=None))
+
+
+def test_duckdb_has_a_view_of_each_table(filled: str) -> None:
+    with open_history(filled) as history:
+        names = ", ".join(f'"{name}"' for name in SHOWN)
+        found = history.sql(f"SELECT {names} FROM runs").fetchall()
+        counts = {name: len(history.table(name)) for name in ("events", "runs", "metrics", "ids", "live")}
+
+    assert expected(filled) == sorted(found)
+    assert {name: len(rows(filled, name)) for name in counts} == counts
+
+
+def test_programs_without_dibs_read_the_tables(tmp_path: Path) -> None:
+    """Any reader of Delta Lake, and any reader of Parquet with the list of files."""
+    location, url = str(tmp_path / "warehouse"), f"file:{tmp_path}/jobs"
+
+    async def fill() -> None:
+        async with open_storage(url, clock="manual") as storage:
+            day = RandomDay(storage)
+            await day.prepare()
+            for _ in range(2):
+                await day.advance(70)
+                await asyncio.to_thread(update, url, location, engine="duckdb")
+
+    asyncio.run(fill())
+    offsets = sorted(rows(location, "events"))
+    files = table_files(location, "events")
+
+    assert offsets == sorted(pl.read_delta(f"{location}/events").select("queue", "offset").rows())
+    assert offsets == sorted(duckdb.read_parquet(files).select('queue, "offset"').fetchall())
+    frame = DeltaTable(f"{location}/metrics").to_pandas()
+    assert len(rows(location, "metrics")) == len(frame)
+
+
+@pytest.mark.parametrize("table", ["events", "runs", "metrics", "ids", "live"])
+def test_spark_reads_a_table(filled: str, spark: SparkSession, table: str) -> None:
+    found = dibs.spark.read(filled, table).toArrow()
+    columns = found.column_names
+
+    assert table_dataset(filled, table).schema.names == columns
+    order = [(name, "ascending") for name in columns]
+    expected_rows = table_dataset(filled, table).to_table().sort_by(order).to_pylist()
+    assert expected_rows == found.cast(table_dataset(filled, table).schema).sort_by(order).to_pylist()
+
+
+def test_an_unknown_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="known tables: events, runs"):
+        table_dataset(tmp_path, "jobs")
+    with pytest.raises(Refused, match="is no stored table"):
+        table_files(tmp_path, "runs")

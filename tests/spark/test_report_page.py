@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+from collections import Counter
 from html import unescape
 from pathlib import Path
 
@@ -11,10 +13,14 @@ from click.testing import CliRunner, Result
 
 from dibs.cli.main import app
 from dibs.errors import Refused
+from dibs.spark.history.warehouse import LogGap
 from dibs.spark.report import report
-from dibs.spark.report.figures.summary import create_report
+from dibs.spark.report.figures.findings import FAILURE_ENDS
+from dibs.spark.report.figures.ids import TOP_IDS, IdSummary
+from dibs.spark.report.figures.periods import MAX_DAYS, MAX_WORKERS, RANGES
+from dibs.spark.report.figures.summary import QueueSummary, TrimmedPeriod, create_report
 from dibs.spark.report.page.render import MAX_LISTED, MAX_OPEN, render_page
-from tests.spark.report_rows import HOUR, MINUTE, NOON, Run, write_history
+from tests.spark.report_rows import DAY, HOUR, MINUTE, NOON, Run, write_history
 
 LONG = "a queue with a <long> name of more than sixty characters in all " * 2
 
@@ -150,3 +156,167 @@ def test_a_notebook_shows_the_page_in_a_sandbox(tmp_path: Path) -> None:
 def test_a_notebook_gets_an_error_for_a_folder_without_a_warehouse(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no warehouse"):
         report(tmp_path)
+
+
+# -- The starts by hour, the workers, and the trimmed periods of a report ----------------------------
+
+
+def summary(root: Path, *runs: Run) -> QueueSummary:
+    return create_report(write_history(root, runs))[0].queues[0]
+
+
+def test_starts_are_counted_by_day_and_hour_of_the_claim(tmp_path: Path) -> None:
+    runs = [
+        Run(due=NOON + 50 * MINUTE, wait=20 * MINUTE),
+        *(Run(due=NOON + 2 * DAY + 3 * HOUR, run=5 * HOUR) for _ in range(4)),
+    ]
+    first, between, last = summary(tmp_path, *runs).starts
+
+    assert (NOON - 12 * HOUR, 1, 1) == (first.day, first.hours[13], sum(first.hours))
+    assert (NOON + 12 * HOUR, 0) == (between.day, sum(between.hours))
+    assert (4, 4) == (last.hours[15], sum(last.hours))
+
+
+def test_the_heat_map_has_the_latest_days(tmp_path: Path) -> None:
+    starts = summary(tmp_path, Run(), Run(due=NOON + 40 * DAY)).starts
+
+    assert (MAX_DAYS, NOON - 12 * HOUR + 40 * DAY) == (len(starts), starts[-1].day)
+    page = render_page(*create_report(tmp_path))
+    # The ranges with different figures are the hour and the day, the week, and all.
+    assert 24 * (1 + 2 + 8 + MAX_DAYS) == page.count('<i style="--part:')
+    assert 'style="--part:100%" title="2026-12-30 12:00: 1 starts"' in page
+
+
+def test_a_worker_has_its_attempts_failures_and_run_times(tmp_path: Path) -> None:
+    runs = [
+        Run(holder="b", run=10),
+        Run(holder="a", run=30, end="stalled"),
+        Run(holder="a", run=50, due=NOON + MINUTE),
+        Run(holder="a", run=20, end="retried"),
+    ]
+    first, second = summary(tmp_path, *runs).workers
+
+    assert ("a", 3, 2, 1) == (first.holder, first.attempts, first.failures, first.stalled)
+    assert (100, 50, NOON + MINUTE + 50) == (first.run_ms, first.longest_run_ms, first.last_end)
+    assert ("b", 1, 0, 10) == (second.holder, second.attempts, second.failures, second.run_ms)
+
+
+def test_workers_are_listed_up_to_a_bound(tmp_path: Path) -> None:
+    found = summary(tmp_path, *(Run(holder=f"host:{n}") for n in range(MAX_WORKERS + 3)))
+
+    assert (MAX_WORKERS, MAX_WORKERS + 3) == (len(found.workers), found.worker_count)
+    assert "3 more workers had fewer attempts" in render_page(*create_report(tmp_path))
+
+
+def test_a_trimmed_period_lies_between_the_events_around_it(tmp_path: Path) -> None:
+    runs = [Run(run=0), Run(due=NOON + 5 * HOUR, run=0), Run(due=NOON + 6 * HOUR, run=0)]
+    other = Run(queue="images", due=NOON + HOUR)
+    gap = LogGap(queue="mail", at=NOON + 2 * HOUR)
+    report, series = create_report(write_history(tmp_path, [*runs, other], gaps=[gap]))
+
+    assert (
+        TrimmedPeriod(queue="mail", at=gap.at, begin=NOON, end=NOON + 5 * HOUR, estimated_attempts=10),
+    ) == report.gaps
+    page = render_page(report, series)
+    assert "after 2026-11-20 12:00:00 and before 2026-11-20 17:00:00 (5 h)" in page
+    # The minute before the gap and the hour after it have one attempt each.
+    assert "the events of about 10 attempts in 5 h (by the rate of the hours around) were trimmed" in page
+    assert "and before 2026-11-20 17:00:00 (5 h), about 10 attempts." in page
+
+
+def test_a_gap_without_events_around_it_has_an_open_period(tmp_path: Path) -> None:
+    gaps = [LogGap(queue="mail", at=NOON - HOUR), LogGap(queue="mail", at=NOON + HOUR)]
+    report, series = create_report(write_history(tmp_path, [Run(run=0)], gaps=gaps))
+
+    assert [(None, NOON), (NOON, None)] == [(gap.begin, gap.end) for gap in report.gaps]
+    page = render_page(report, series)
+    assert "up to the newest event" in page
+    assert "an unknown number of events was trimmed" in page
+
+
+# -- The ids, errors, workers and starts of each range, compared with a count of the runs in plain Python
+
+
+def random_runs(seed: int, number: int = 400) -> list[Run]:
+    """Return runs of many ids in nine days, most of them on the last one."""
+    rng = random.Random(seed)
+    ends = ("completed", "completed", "failed", "retried", "stalled", "cancelled", "released")
+    runs = []
+    for _ in range(number):
+        age = rng.choice((HOUR, DAY, 7 * DAY, 9 * DAY))
+        end = rng.choice(ends)
+        runs.append(
+            Run(
+                id=f"id {rng.randrange(60)}", due=NOON - rng.randrange(age), wait=rng.randrange(5000),
+                run=rng.randrange(60_000), end=end, holder=f"host:{rng.randrange(5)}",
+                error=f"shop.Error{rng.randrange(3)}" if end in FAILURE_ENDS else None,
+            )
+        )  # fmt: skip
+    return [*runs, Run(id="last", due=NOON)]
+
+
+def counted(runs: list[Run]) -> list[IdSummary]:
+    by_id: dict[str, list[Run]] = {}
+    for run in runs:
+        by_id.setdefault(run.id, []).append(run)
+    return [
+        IdSummary(
+            id=id,
+            attempts=len(its),
+            completed=sum(run.end == "completed" for run in its),
+            failed=sum(run.end == "failed" for run in its),
+            failures=sum(run.end in FAILURE_ENDS for run in its),
+            merged=0,
+            longest_wait_ms=max(run.wait for run in its),
+            longest_run_ms=max(run.run for run in its),
+            run_ms=sum(run.run for run in its),
+        )
+        for id, its in by_id.items()
+    ]
+
+
+def best(rows: list[IdSummary], column: str) -> list[IdSummary]:
+    return sorted(rows, key=lambda row: (-getattr(row, column), row.id))[:TOP_IDS]
+
+
+def test_each_range_has_the_figures_of_its_runs(tmp_path: Path) -> None:
+    runs = random_runs(7)
+    report, _ = create_report(write_history(tmp_path, runs))
+    ranges = {figures.name: figures for figures in report.queues[0].ranges}
+
+    for name, length in {**RANGES, "all": 100 * DAY}.items():
+        found, its = ranges[name], [run for run in runs if run.finished >= report.end - length]
+        rows = counted(its)
+        assert best(rows, "longest_run_ms") == [*found.ids.slowest]
+        assert best(rows, "attempts") == [*found.ids.hottest]
+        assert [row for row in best(rows, "failures") if row.failures] == [*found.ids.failing]
+        assert Counter(run.error for run in its if run.error) == found.errors
+        assert Counter(run.holder for run in its) == {w.holder: w.attempts for w in found.workers}
+        assert {end: count for end, count in found.ends.items() if count} == Counter(run.end for run in its)
+        starts = [run for run in runs if run.claimed // MINUTE * MINUTE >= report.end - length]
+        assert len(starts) == sum(count for day in found.starts for count in day.hours)
+
+
+def test_a_queue_has_a_block_for_each_range_with_different_figures(tmp_path: Path) -> None:
+    """The whole history has three hours, so the day and the week are `all`."""
+    runs = [Run(id="early", holder="host:early"), Run(id="late", due=NOON + 3 * HOUR, holder="host:late")]
+    page = render_page(*create_report(write_history(tmp_path, runs)))
+    section = page.partition("<section")[2].partition("</section>")[0]
+    hour, whole = re.split('<div class="only day week all">', section.partition('<div class="only hour">')[2])
+
+    assert (False, True) == ("host:early" in hour, "host:late" in hour)
+    assert (True, True) == ("host:early" in whole, "host:late" in whole)
+    assert 5 == hour.count('data-range="hour"')
+    assert 2 * 4 == page.count('<label for="range-')
+
+
+def test_a_range_without_runs_says_so(tmp_path: Path) -> None:
+    """The history ends with the last minute of all queues."""
+    runs = [Run(queue="images"), Run(queue="mail", due=NOON + 3 * HOUR)]
+    report, series = create_report(write_history(tmp_path, runs))
+    images = next(queue for queue in report.queues if queue.queue == "images")
+
+    assert (0, ()) == (images.ranges[0].last.attempts, images.ranges[0].ids.slowest)
+    assert '<div class="only hour"><div class="card">No job was due, claimed or ended in this period.' in (
+        render_page(report, series)
+    )

@@ -23,6 +23,32 @@ from tests.storage_urls import new_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+import contextlib
+import io
+from collections.abc import Iterable
+from pathlib import Path
+
+import duckdb
+from jinja2 import Environment
+from pyspark.errors import PySparkException
+
+from dibs.spark.history.increments import update
+from dibs.spark.history.reading import table_files
+from dibs.spark.schemas import COLUMNS, Column, ColumnType
+from tests.docs.pages import DOCS, OUTPUT, Page
+from tests.spark.source_stream import is_starved
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+import json
+
+from dibs.errors import Refused
+from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
+from dibs.model.requests import Complete, EnqueueRequest, Fail, SettingsPatch, SettleAction, Settlement
+from dibs.spark import replay
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture(params=SHARED)
@@ -330,3 +356,160 @@ def rows_of(
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     rows = [row for batch in batches for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: (row.get("queue", ""), row["id"], row["revision"]))
+
+
+# -- The pages on Spark: their code blocks run with a Spark session, and their columns are those of the --
+
+
+#: The types of columns in Spark's DDL.
+WORDS: Final[dict[ColumnType, str]] = {
+    "text": "string", "bytes": "binary", "integer": "int", "long": "bigint", "flag": "boolean",
+    "time": "timestamp", "texts": "map<string,string>",
+}  # fmt: skip
+
+
+def test_every_block_prints_its_output(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's processes keep their working directory, so relative paths are made absolute."""
+    names: dict[str, Any] = {"spark": spark}
+    blocks = [block for block in Page("howto/spark.md").blocks if block.has_mark("in-spark")]
+    for block in blocks:
+        text = run(block.text.replace("./", f"{tmp_path}/"), names)
+
+        printed = [line for line in text.splitlines() if line and line[0] not in "+|"]
+        assert OUTPUT.findall(block.text) == printed
+    assert len(blocks) == 8
+
+
+def test_the_recipes_for_pipelines_print_their_output(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocks without Spark run in tests/docs, and the block with Kafka does not run."""
+    page = Page("howto/data_pipelines.md")
+    page.save(tmp_path, **{"./": f"{tmp_path}/"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    at(f"file:{tmp_path}/jobs", lambda storage: run_some(storage, "mail", ["a", "b", "c"]))
+    names: dict[str, Any] = {"spark": spark}
+    blocks = [block for block in page.blocks if block.has_mark("in-spark")]
+    for block in blocks:
+        text = run(block.text.replace("./", f"{tmp_path}/"), names)
+
+        printed = [line for line in text.splitlines() if line and line[0] not in "+|"]
+        assert OUTPUT.findall(block.text) == printed
+    assert len(blocks) == 5
+    page.unload()
+
+
+def test_the_model_of_dbt_makes_its_table(tmp_path: Path) -> None:
+    """DuckDB downloads its delta_scan; a macro with the files of the table stands for it."""
+    at(f"file:{tmp_path}/jobs", lambda storage: run_some(storage, "mail", ["a", "b", "c"]))
+    update(f"file:{tmp_path}/jobs", tmp_path / "history", engine="duckdb")
+    [model] = (block.text for block in Page("howto/data_pipelines.md").files if "models/" in block.title
+               and block.language == "sql")  # fmt: skip
+    select = Environment().from_string(model).render(config=lambda **_: "")
+    files = table_files(tmp_path / "history", "events")
+    with duckdb.connect() as database:
+        database.execute(f"CREATE MACRO delta_scan(path) AS TABLE SELECT * FROM read_parquet({files!r})")
+        rows = database.sql(select).fetchall()
+
+    assert [("mail", 3, 0)] == [(queue, runs, failed) for queue, _, runs, failed, _ in rows]
+
+
+def run(code: str, names: dict[str, Any]) -> str:
+    """Return the output of a block; a stream is started again if its Python process started too slowly."""
+    for _ in range(20):
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            try:
+                exec(code, names)
+            except PySparkException as error:
+                if "readStream" in code and is_starved(error):
+                    continue
+                raise
+        return output.getvalue()
+    raise TimeoutError("the Python process of the stream did not start within ten seconds, 20 times")
+
+
+def test_the_columns_on_the_page_are_those_of_the_tables() -> None:
+    page = (DOCS / "reference/spark.md").read_text("utf-8")
+
+    for table, columns in COLUMNS.items():
+        assert f"### {table}\n\n```text\n{described(columns)}\n```\n" in page
+
+
+def described(columns: Iterable[Column]) -> str:
+    """Return columns in the form of the page: one per line, with type and nullability."""
+    return "\n".join(
+        f"{column.name:<16} {WORDS[column.kind]}{'' if column.nullable else ', never null'}"
+        for column in columns
+    )
+
+
+# -- Failed jobs are mended and enqueued again, once -------------------------------------------------
+
+
+FAILED = Fail(error=Error(type="KeyError", message="no"))
+
+
+async def end_all(storage: Storage, **ends: SettleAction) -> None:
+    """Claim all jobs of queue `work` and end them: as `ends` says for an id, else by failure."""
+    lease = (await storage.grant(["work"], 600_000, "a test")).lease
+    claimed = (await storage.claim("work", lease, 100)).jobs
+    ended = [(job.id, job.run.fence) for job in claimed if job.run]
+    settlements = [Settlement(id=id, fence=fence, action=ends.get(id, FAILED)) for id, fence in ended]
+    await storage.settle("work", settlements)
+
+
+def mended(rows: DataFrame) -> DataFrame:
+    data = f.from_json(f.decode("payload", "utf-8"), "n bigint")
+    return rows.withColumn("data", data.withField("n", data["n"] + 1)).drop("payload")
+
+
+def test_a_repeated_replay_adds_no_job_twice(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = new_url("file", request)
+    at(url, lambda storage: storage.enqueue("work", jobs("a", "b", "live", colour=b'"red"')))
+    at(url, lambda storage: end_all(storage, b=Complete()))
+    failed = spark.createDataFrame(read(spark, "outcomes", url=url).where("kind = 'failed'").toArrow())
+    at(url, lambda storage: storage.enqueue("work", jobs("live", payload=b"7")))
+
+    first = replay(failed, fix=mended, run="monday", url=url)
+
+    slots = at(url, lambda storage: records(storage, "work"))
+    waiting = {id: record.slot.current.data for id, record in slots.items() if record.slot.current}
+    assert {"a": {"n": 2}, "live": 7} == {id: json.loads(data.payload) for id, data in waiting.items()}
+    assert {"colour": b'"red"'} == dict(waiting["a"].attributes)
+    assert [{"queued": 1, "duplicate": 1}] == [report.statuses for report in first]
+
+    at(url, end_all)
+    again = replay(failed.coalesce(1), fix=mended, run="monday", url=url)
+
+    assert [2] == [report.repeated for report in again]
+    assert not any(record.slot.current for record in at(url, lambda s: records(s, "work")).values())
+    [info] = at(url, lambda storage: storage.queues())
+    assert 7 * 86_400_000 == info.settings.request_key_age
+
+
+def test_a_job_keeps_its_key(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = new_url("file", request)
+    request_with_key = EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"1", key="ada")))
+    at(url, lambda storage: storage.enqueue("work", [request_with_key]))
+    at(url, end_all)
+    failed = spark.createDataFrame(read(spark, "outcomes", url=url).toArrow())
+
+    replay(failed, run="monday", url=url)
+    current = at(url, lambda storage: records(storage, "work"))["a"].slot.current
+    assert current is not None
+    assert "ada" == current.data.key
+
+
+def test_outcomes_without_data_are_refused(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = new_url("file", request)
+    settings = SettingsPatch(retention=OutcomeRetention(keep_payload=()))
+    at(url, lambda storage: storage.configure("work", settings))
+    at(url, lambda storage: storage.enqueue("work", jobs("a")))
+    at(url, end_all)
+
+    with pytest.raises(Refused, match="1 outcomes of queue 'work' have no payload"):
+        replay(read(spark, "outcomes", url=url), run="monday", url=url)
+    with pytest.raises(Refused, match="failed has no column payload"):
+        replay(read(spark, "outcomes", url=url).drop("payload"), run="monday", url=url)

@@ -26,6 +26,20 @@ from tests.storage_urls import new_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+from collections.abc import Sequence
+
+import pyarrow.parquet as pq
+from pyspark.sql import datasource as ds
+
+from dibs.errors import BatchRefused
+from dibs.model.request_columns import RequestColumns, make_member
+from dibs.spark.dataframes import read
+from dibs.spark.source.partition_writer import KeySetSink, RequestSink
+from tests.spark.keyed_jobs import JOBS, OUTCOMES, fill_keyed
+from tests.spark.test_source_read import rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NOON = datetime(2100, 1, 1, 12, tzinfo=UTC)
 
@@ -247,3 +261,133 @@ def test_columns_of_a_wrong_kind_are_refused_before_any_task(
 
     with pytest.raises(Refused, match=message):
         enqueue(rows, "work", url="memory:refused-by-spark")
+
+
+# -- The calls of a task that writes: their sizes, and rows that the storage refuses -----------------
+
+
+def columns_of(sizes: Sequence[int]) -> RequestColumns:
+    return RequestColumns(
+        ids=[str(number) for number in range(len(sizes))],
+        payloads=[b"x" * size for size in sizes],
+        members=[make_member(b"x" * 12, number) for number in range(len(sizes))],
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "calls"),
+    [
+        ([], []),
+        ([1] * 1000, [(0, 1000)]),
+        ([1] * 2500, [(0, 1000), (1000, 2000), (2000, 2500)]),
+        ([60, 40, 1], [(0, 2), (2, 3)]),
+        ([60, 41, 59, 1], [(0, 1), (1, 3), (3, 4)]),
+        ([500, 500], [(0, 1), (1, 2)]),
+    ],
+)
+def test_a_call_has_a_limit_of_rows_and_of_bytes(
+    sizes: list[int], calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_writer, "MAX_CALL_BYTES", 100 if max(sizes, default=0) > 1 else 10_000)
+
+    assert calls == list(partition_writer._split_into_calls(columns_of(sizes)))
+
+
+@pytest.mark.parametrize("scheme", ["redis", "postgresql"])
+def test_rows_that_the_storage_refuses_are_rejected(
+    scheme: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage refuses two rows, after an invalid one. It has the strictest limits of all storages."""
+    url = new_url(scheme, request)
+    ids = ["", *"abcd", "long 1", "e", "long 2", "f"]
+    table = pa.table({"id": ids, "payload": [b"1"] * len(ids)})
+    refuse_long_ids(monkeypatch)
+    options = write_options({"url": url, "queue": "work", "rejects": str(tmp_path)})
+
+    report = write_partition(options, WriteTask("run", 0, 0), table.to_batches())
+
+    assert (9, 3, {"queued": 6}) == (report.rows, report.rejected, dict(report.statuses))
+    assert set("abcdef") == set(at(url, lambda storage: records(storage, "work")))
+    rejected = pq.read_table(tmp_path).to_pylist()
+    assert [("", "id"), ("long 1", "id"), ("long 2", "id")] == sorted(
+        (row["id"], row["reject_field"]) for row in rejected
+    )
+
+
+def test_a_refusal_without_rows_fails_the_write(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(sink: KeySetSink, columns: RequestColumns) -> Any:
+        raise BatchRefused("the queue", [Refused("no", field="queue")])
+
+    monkeypatch.setattr(KeySetSink, "enqueue", refuse)
+    url = new_url("redis", request)
+    table = pa.table({"id": ["a"], "payload": [b"1"]})
+
+    with pytest.raises(BatchRefused):
+        write_partition(
+            write_options({"url": url, "queue": "work", "rejects": str(tmp_path)}),
+            WriteTask("run", 0, 0),
+            table.to_batches(),
+        )
+
+
+def refuse_long_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make both sinks refuse ids of more than 5 letters."""
+
+    def refuse(columns: RequestColumns) -> None:
+        bad = [
+            Refused(f"{id} is too long", field="id", index=index)
+            for index, id in enumerate(columns.ids)
+            if len(id) > 5
+        ]
+        if bad:
+            raise BatchRefused("some rows", bad)
+
+    for kind in (KeySetSink, RequestSink):
+        send: Any = kind.enqueue
+
+        def checked(sink: Any, columns: RequestColumns, send: Any = send) -> Any:
+            refuse(columns)
+            return send(sink, columns)
+
+        monkeypatch.setattr(kind, "enqueue", checked)
+
+
+# -- The columns `key`, `flow` and `memo_bytes` of the tables `jobs` and `outcomes`, on each storage --
+
+
+NAMES = ("key", "flow", "memo_bytes")
+
+
+@pytest.mark.parametrize("scheme", SHARED)
+def test_they_are_those_of_the_records(request: pytest.FixtureRequest, scheme: str) -> None:
+    url = new_url(scheme, request)
+    at(url, fill_keyed)
+
+    jobs = {(row["id"], row["state"]): tuple(row[name] for name in NAMES) for row in rows_of(url, "jobs")}
+    ends = {row["id"]: tuple(row[name] for name in NAMES) for row in rows_of(url, "outcomes")}
+
+    assert JOBS == jobs
+    assert OUTCOMES == {id: ends[id] for id in OUTCOMES}
+    assert "flow 1" == ends["shared"][1]
+
+
+@pytest.mark.parametrize("scheme", ["file", "postgresql"])
+def test_filters_compare_them(request: pytest.FixtureRequest, scheme: str) -> None:
+    url = new_url(scheme, request)
+    at(url, fill_keyed)
+    same = [ds.EqualTo(("key",), "ada"), ds.EqualTo(("flow",), "flow 1"), ds.GreaterThan(("memo_bytes",), 4)]
+
+    assert ["busy"] == [row["id"] for row in rows_of(url, "jobs", same, columns=("id", "revision"))]
+    assert ["failed"] == [row["id"] for row in rows_of(url, "outcomes", same, columns=("id", "revision"))]
+
+
+def test_spark_reads_them_also_from_memory(spark: SparkSession) -> None:
+    url = "memory:keys-read-by-spark"
+    at(url, fill_keyed)
+
+    jobs = read(spark, "jobs", url=url).select("id", "state", *NAMES).collect()
+    assert JOBS == {(row.id, row.state): tuple(row[name] for name in NAMES) for row in jobs}
+    outcomes = read(spark, "outcomes", url=url, columns=["id", "flow"]).where("flow is not null").collect()
+    assert {"failed", "done", "shared", "flow 1/h0abc/0"} == {row.id for row in outcomes}

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
 
 import pytest
 
-from dibs import Dibs
+from dibs import Dibs, Queue
+from dibs.model.job import Error
+from dibs.model.requests import Complete, Fail, SettingsPatch
+from dibs.storage.postgres.network import server
+from dibs.storage.read_limits import read_limit
 from dibs.storage.registry import open_storage
 from dibs.web import dibs_web
+from dibs.web.pages import Pages
 from dibs.web.reading import shared
-from dibs.web.reading.shared import Census
-from tests.web.conftest import Browser, browse
-from tests.web.jobs import CountingStorage
+from dibs.web.reading.shared import READ_TIMEOUT, Census
+from dibs.web.reading.source import CALL_BYTES, FIRST_CALL, MAX_LIST_CHARACTERS, SCAN_BYTES, Source
+from tests.web.conftest import Browser, browse, may
+from tests.web.jobs import CountingStorage, end, fail
 
 
 @pytest.fixture
@@ -107,3 +116,153 @@ async def test_a_queue_that_was_removed_is_no_longer_counted(many: tuple[Dibs, C
 
     assert "gone" not in counted.known
     assert 0 == counted.uncounted
+
+
+# -- Bounds of memory and of pages, with jobs of the largest size that the storage accepts -----------
+
+
+MEGABYTE = 1_000_000
+#: Bytes of HTML that the longest page may have. A hidden character needs 40.
+MAX_PAGE = 3 * MEGABYTE
+PATHS = (
+    *("", "failures", "failures?queue=q", "queue?name=q", "queue?name=q&state=failed", "workers"),
+    *("queue?name=q&state=waiting&prefix=none", "search?text=none", "job?queue=q&id=failed-1"),
+    *("job?queue=q&id=often", "job?queue=q&id=arguments", "job?queue=q&id=waiting-1"),
+)
+
+
+class WeighingStorage(CountingStorage):
+    """A storage that notes the number of entries of each page that it returns."""
+
+    def __init__(self, storage: Any) -> None:
+        super().__init__(storage)
+        self.pages: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if name != "list":
+            return found
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            page = await found(*args, **kwargs)
+            self.pages.append(len(page.items))
+            return page
+
+        return call
+
+
+async def fill(app: Dibs) -> None:
+    queue = app.queue("q")
+    await app.storage.configure("q", SettingsPatch(log_level="all", log_results=4096))
+    error = Error(type="shop.Broken", message="<" * 12_000, traceback="t" * 3_000)
+    for number in range(100):
+        await end(queue, f"failed-{number}", Fail(error=error), "<" * MEGABYTE)
+    result = Complete(result=('"' + "\u202e" * 1_300 + '"').encode())
+    for _ in range(210):
+        await end(queue, "often", result, 1)
+    arguments = {f"name-{number}": "\u202e" * 6_000 for number in range(50)}
+    await queue.enqueue({"args": [], "kwargs": arguments}, id="arguments")
+    await queue.enqueue_many([queue.bind("<" * MEGABYTE, id=f"waiting-{number}") for number in range(100)])
+
+
+async def test_large_jobs_make_neither_large_reads_nor_large_pages() -> None:
+    app = Dibs("memory:")
+    storage = WeighingStorage(open_storage("memory:"))
+    with app.override_storage(storage):
+        async with app, browse(dibs_web(app, allow=may("write"))) as browser:
+            await fill(app)
+            for path in PATHS:
+                for address in (f"/{path}", f"/api/{path}" if path else "/api/overview"):
+                    storage.pages.clear()
+                    answer = await browser.client.get(address)
+
+                    assert 200 == answer.status_code, address
+                    assert len(answer.content) < MAX_PAGE, address
+                    # A scan ends with the call that passes the limit. The page of a queue has two lists more.
+                    assert sum(storage.pages) * MEGABYTE < SCAN_BYTES + 3 * FIRST_CALL * MEGABYTE, address
+                    assert [] == [each for each in storage.pages if each > FIRST_CALL], address
+            story = (await browser.client.get("/api/job?queue=q&id=often")).json()["story"]["entries"]
+            job = (await browser.client.get("/api/job?queue=q&id=arguments")).json()["current"]["arguments"]
+
+    assert 200 == len(story)
+    assert 50 == len(job)
+    assert sum(len(each["value"]["text"]) for each in job) <= MAX_LIST_CHARACTERS
+    assert CALL_BYTES < SCAN_BYTES
+
+
+# -- Every read of the dashboard has a limit at the server of its storage ----------------------------
+
+
+READS: Final = ("get", "list", "counts", "queues", "events")
+PARAMS: Final = {
+    "queue": "name=q&state=failed&prefix=a",
+    "job": "queue=q&id=a",
+    "search": "text=a",
+    "flow": "id=a",
+    "enqueue": "queue=q",
+}
+
+
+class NotingStorage(CountingStorage):
+    """A storage that notes the limit of each read."""
+
+    def __init__(self, storage: Any) -> None:
+        super().__init__(storage)
+        self.limits: set[tuple[str, float | None]] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if name not in READS or not inspect.iscoroutinefunction(found):
+            return found
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self.limits.add((name, read_limit.get()))
+            return await found(*args, **kwargs)
+
+        return call
+
+
+@pytest.mark.parametrize("page", [*Pages(Source(Dibs("memory:"))).kinds, "do/retry_matching"])
+async def test_each_page_reads_with_a_limit(page: str) -> None:
+    app = Dibs("memory:", flows=True)
+    storage = NotingStorage(open_storage("memory:"))
+    with app.override_storage(storage):
+        async with app:
+            await fail(app.queue("q"), "a")
+            async with browse(dibs_web(app, allow=may("write"))) as browser:
+                storage.limits.clear()
+                if page == "do/retry_matching":
+                    answer = await browser.post("retry_matching", {"queue": "q"})
+                else:
+                    path = "" if page == "overview" else page
+                    answer = await browser.get(f"/{path}?{PARAMS.get(page, '')}")
+
+    assert answer.status_code in (200, 303)
+    assert {READ_TIMEOUT} == {limit for _, limit in storage.limits} or page in ("history", "enqueue")
+    assert read_limit.get() is None
+
+
+@pytest.mark.parametrize("any_url", ["postgresql"], indirect=True)
+async def test_each_statement_of_the_pages_has_a_limit(
+    any_app: Dibs, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only Postgres has statements."""
+    await fail(any_queue, "a")
+    limits: list[tuple[str, str]] = []
+    run: Callable[..., Any] = server.run_statement
+
+    async def noting(connection: Any, query: bytes, params: Any) -> Any:
+        [(limit,)] = await (await connection.execute("SHOW statement_timeout")).fetchall()
+        limits.append((limit, re.sub(r"\s+", " ", query.decode())[:60]))
+        return await run(connection, query, params)
+
+    monkeypatch.setattr(server, "run_statement", noting)
+    async with browse(dibs_web(any_app, allow="read")) as browser:
+        for page in ("", "failures", "workers", "periodic", "flows", "place"):
+            await browser.text(f"/{page}")
+        await browser.text("/queue", name=any_queue.name, state="failed")
+        await browser.text("/job", queue=any_queue.name, id="a")
+
+    assert len(limits) > 10
+    # The findings of the doctor compare clocks by a renewal of no lease, which is a verb that may write.
+    assert [] == [query for limit, query in limits if limit != "5s" and "r.ends_at" not in query]

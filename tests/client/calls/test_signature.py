@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import socket
+import sys
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, NoReturn
 from uuid import UUID
 
 import pytest
+from pydantic import RootModel
 
-from dibs import BadHandler, PermanentError, Refused
+from dibs import BadHandler, Dibs, PermanentError, Refused
+from dibs.client.calls.handler_registry import check_function, default_queue_name
 from dibs.client.calls.signature import CallSignature
 from dibs.client.calls.task_payload import Args, Kwargs
 from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
@@ -118,3 +124,110 @@ def test_a_payload_may_leave_out_what_is_empty() -> None:
 def test_a_type_that_cannot_be_found_says_what_to_do() -> None:
     with pytest.raises(BadHandler, match=r"'Nowhere'.*TYPE_CHECKING"):
         CallSignature(handlers.unresolved).decode_arguments(JSON, b'{"args":[5]}')
+
+
+# -- Functions that cannot be handlers, and the default names of queues ------------------------------
+
+
+def nested() -> FunctionType:
+    def inner() -> None: ...
+
+    return inner  # type: ignore[return-value]
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "lambda": (lambda: 1, "write a `def`"),
+    "nested": (nested(), "move it to the module level"),
+    "method": (handlers.Service.method, "creates the object and calls the method"),
+    "bound method": (handlers.Service().method, "write a function"),
+    "object": (handlers.Service(), "write a function"),
+    "partial": (functools.partial(handlers.thumbnail, "a"), "write a function"),
+    "class": (Crop, "write a function"),
+    "generator": (handlers.generate, "return it"),
+    "async generator": (handlers.generate_later, "return it"),
+}
+
+
+@pytest.mark.parametrize(("function", "advice"), BAD.values(), ids=BAD)
+def test_what_a_worker_could_not_import_or_call_is_refused_with_advice(function: Any, advice: str) -> None:
+    with pytest.raises(BadHandler, match=advice):
+        check_function(function)
+
+
+def test_a_name_is_module_and_function() -> None:
+    assert default_queue_name(handlers.thumbnail) == f"{handlers.__name__}.thumbnail"
+
+
+def program(monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> FunctionType:
+    main = ModuleType("__main__")
+    vars(main).update(attributes)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    function = FunctionType(handlers.thumbnail.__code__, {}, "job")
+    function.__module__ = "__main__"
+    return function
+
+
+def test_in_a_program_the_stem_of_the_file_stands_for_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_queue_name(program(monkeypatch, __file__="/x/jobs.py")) == "jobs.job"
+
+
+def test_a_module_run_with_m_keeps_its_full_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = type("Spec", (), {"name": "shop.jobs"})
+
+    assert default_queue_name(program(monkeypatch, __file__="/x/jobs.py", __spec__=spec)) == "shop.jobs.job"
+
+
+def test_in_a_notebook_the_queue_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadHandler, match="queue="):
+        default_queue_name(program(monkeypatch))
+
+
+# -- A return type whose values no serde of dibs can store is refused at the declaration -------------
+
+
+def opens() -> socket.socket:
+    raise NotImplementedError
+
+
+async def opens_later(data: Any) -> list[socket.socket]:
+    raise NotImplementedError
+
+
+def never() -> NoReturn:
+    raise NotImplementedError
+
+
+def anything() -> object:
+    raise NotImplementedError
+
+
+def test_a_return_type_that_cannot_be_stored_is_refused() -> None:
+    app = Dibs("memory:")
+    with pytest.raises(BadHandler, match=r"opens: its return type cannot be stored\. socket"):
+        app.task(opens)
+    with pytest.raises(BadHandler, match="opens_later: its return type cannot be stored"):
+        app.queue("q").handler(opens_later)
+
+
+@pytest.mark.parametrize("function", [never, anything])
+def test_a_return_type_without_values_or_with_any_is_accepted(function: Any) -> None:
+    assert Dibs("memory:").task(function).queue.name == f"{function.__module__}.{function.__name__}"
+
+
+# -- Unions with a model of pydantic whose JSON is a single value, which looks like a value of another type
+
+
+class Celsius(RootModel[float]): ...
+
+
+async def heat(degrees: Celsius | float) -> str:
+    return type(degrees).__name__
+
+
+@pytest.mark.parametrize(("given", "arrived"), [(Celsius(20.5), "Celsius"), (20.5, "float")])
+async def test_a_root_model_and_a_plain_value_arrive_as_given(given: Celsius | float, arrived: str) -> None:
+    async with Dibs("memory:") as app:
+        ticket = await app.task(heat).enqueue(given)
+        await app.work(until="empty")
+
+        assert arrived == await ticket.result()

@@ -41,18 +41,6 @@ def test_an_interval_is_said_in_many_ways(every: Any, ms: int) -> None:
     assert ms == interval_ms(every)
 
 
-@pytest.mark.parametrize(
-    "every",
-    ["", "5", "m", "5 minutes", "-5m", "5m!", "five", "\u0665m", 0, -1, True, float("nan"), [], "0s",
-     "99999999d", timedelta(0)],
-)  # fmt: skip
-def test_what_is_no_interval_is_refused(every: Any) -> None:
-    with pytest.raises(Refused, match="every") as refused:
-        interval_ms(every)
-
-    assert "every" == refused.value.field
-
-
 def test_a_task_carries_its_schedule(app: Dibs) -> None:
     handler = declared(app, every="5m", timeout=5)
 

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from dibs import Dibs, NotRunning, Queue, Ticket, WaitTimeout
+from dibs import (
+    Dibs,
+    NotRunning,
+    OutcomeNotKept,
+    Queue,
+    Refused,
+    Reject,
+    Retention,
+    StorageUnavailable,
+    Ticket,
+    Update,
+    WaitTimeout,
+)
+from dibs.client.connection.coalesced_calls import QueueRetentions
 from dibs.client.connection.shared_waits import MAX_WAITERS
 from dibs.model.results import WaitResult
+from dibs_conformance.servers import RedisServer
 from tests.client.manual_claims import claimed
 from tests.client.verb_counts import counted
 
@@ -148,3 +165,193 @@ async def cancel(tasks: list[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# -- Waits share one read of the queues' retentions, on every storage --------------------------------
+
+
+async def test_waits_for_many_queues_read_the_settings_once(
+    any_app: Dibs, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [any_app.queue(f"{any_queue.name}-{n}") for n in range(20)]
+    tickets = [await queue.enqueue(n) for queue in queues for n in range(5)]
+    calls = counted(any_app.storage, monkeypatch)
+    ends = await asyncio.gather(*(ticket.result(0.01) for ticket in tickets), return_exceptions=True)
+
+    assert {WaitTimeout} == {type(end) for end in ends}
+    assert 1 == calls["queues"]
+
+
+async def test_a_client_sees_the_retention_that_it_configured(any_queue: Queue) -> None:
+    client = any_queue._client
+    await any_queue.configure(retention=5)
+    before = await client.retention()
+    await any_queue.configure(retention=7)
+
+    assert (5000, 7000) == (before.completed, (await client.retention()).completed)
+
+
+async def test_a_failed_read_is_repeated_by_the_next_caller(
+    any_app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable() -> None:
+        raise StorageUnavailable
+
+    retentions = QueueRetentions(any_app.storage)
+    with monkeypatch.context() as patch:
+        patch.setattr(any_app.storage, "queues", unavailable)
+        with pytest.raises(StorageUnavailable):
+            await retentions.get("q")
+
+    assert await retentions.get("q") == await any_app.queue("q")._client.retention()
+
+
+# -- A wait for a new job begins without a read of its state, if the storage watches its end ---------
+
+
+@pytest.fixture
+async def app(redis_server: RedisServer) -> AsyncIterator[Dibs]:
+    async with Dibs(f"{redis_server.url}?prefix=waits-without-reads") as app:
+        # The first lease of a queue makes the secret of its messages, and its first wait begins to listen.
+        await app.storage.grant(["q"], 1, "first")
+        await app.storage.wait(["q"], for_="ids", ids=["unknown"], timeout=0.01)
+        # A wait that does not know the retention of its queue begins with a read.
+        await app.queue("q")._client.retention()
+        # Watches begin after one message.
+        first = await app.queue("q").enqueue(0)
+        await complete_next(app.queue("q"), "first")
+        await app.storage.wait(["q"], for_="ids", ids=[first.id], since={"q": "0"}, timeout=SOON)
+        yield app
+
+
+@pytest.fixture
+def calls(app: Dibs, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    return counted(app.storage, monkeypatch)
+
+
+async def complete_next(queue: Queue, value: object) -> None:
+    async with queue.receive(max_jobs=1, wait=SOON) as claims:
+        await (await anext(claims)).complete(value)
+
+
+async def test_a_wait_for_a_new_job_reads_nothing(queue: Queue, calls: Counter[str]) -> None:
+    waiting = asyncio.create_task(queue.enqueue_and_wait(1, wait=SOON))
+    await complete_next(queue, "done")
+
+    assert "done" == await waiting
+    assert 0 == calls["get"]
+
+
+async def test_an_end_that_no_message_reported_is_read(app: Dibs, calls: Counter[str]) -> None:
+    """The storage did not listen to this queue when the job ended."""
+    other = app.queue("unheard")
+    ticket = await other.enqueue(1)
+    await complete_next(other, "done")
+
+    assert "done" == await ticket.result(SOON)
+    assert 1 == calls["get"]
+
+
+@pytest.mark.parametrize("case", ["updated", "found by revision", "short retention", "unknown retention"])
+async def test_other_waits_begin_with_a_read(queue: Queue, calls: Counter[str], case: str) -> None:
+    if case == "unknown retention":
+        await queue.configure(retention=Retention())
+    retention = Retention(completed=1) if case == "short retention" else Retention()
+    ticket = await queue.enqueue(1, id=case, retention=retention)
+    if case == "updated":
+        ticket = await queue.enqueue(2, id=case)
+    if case == "found by revision":
+        ticket = queue.ticket(case, ticket.revision)
+    waiting = asyncio.create_task(ticket.result(SOON))
+    while not calls["get"]:  # noqa: ASYNC110 - the waiter sends no event
+        await asyncio.sleep(0)
+    await complete_next(queue, "done")
+
+    assert "done" == await waiting
+
+
+async def test_an_end_of_an_earlier_run_of_the_id_is_not_the_result(queue: Queue) -> None:
+    first = await queue.enqueue(1, id="again")
+    await complete_next(queue, "first")
+    second = await queue.enqueue(2, id="again")
+    waiting = asyncio.create_task(second.result(SOON))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await complete_next(queue, "second")
+
+    assert "second" == await waiting
+    assert second.revision > first.revision
+
+
+# -- WaitTimeout and OutcomeNotKept say what the storage showed, on every storage --------------------
+
+
+async def timeout_text(ticket: Ticket[object]) -> str:
+    with pytest.raises(WaitTimeout) as caught:
+        await ticket.result(0.01)
+    return str(caught.value).partition("did not end in time: ")[2]
+
+
+async def test_a_timeout_says_where_the_job_is(any_queue: Queue) -> None:
+    ticket = await any_queue.enqueue(1, id="a")
+    assert "it was never claimed. Is a worker running for this queue" in await timeout_text(ticket)
+
+    async with claimed(any_queue):
+        assert "attempt 1 is active" in await timeout_text(ticket)
+        after = await any_queue.enqueue(2, id="a")
+        assert "waits until the active run of the same id ends (attempt 1)" in await timeout_text(after)
+
+
+async def test_a_timeout_after_a_retry_names_the_attempt(any_queue: Queue) -> None:
+    ticket = await any_queue.enqueue(1)
+    async with claimed(any_queue) as claim:
+        await claim.retry(delay=3600)
+
+    assert re.search(r"waits again after attempt 1 and is due at \d{4}-", await timeout_text(ticket))
+
+
+async def test_a_timeout_of_a_scheduled_job_names_its_time(any_queue: Queue) -> None:
+    ticket = await any_queue.enqueue(1, delay=3600)
+
+    assert re.match(r"it was never claimed and is due at \d{4}-\d\d-\d\dT", await timeout_text(ticket))
+
+
+async def test_an_outcome_that_a_later_run_replaced_is_explained(any_queue: Queue) -> None:
+    first = await any_queue.enqueue(1, id="hot")
+    for number in range(2):
+        async with claimed(any_queue) as claim:
+            await claim.complete(number)
+        if number == 0:
+            await any_queue.enqueue(2, id="hot")
+
+    with pytest.raises(OutcomeNotKept, match=f"revision {first.revision} .*a later run of the same id"):
+        await first.result(0)
+
+
+async def test_a_live_id_without_the_outcome_is_explained(any_queue: Queue) -> None:
+    first = await any_queue.enqueue(1, id="hot", retention=0)
+    async with claimed(any_queue) as claim:
+        await claim.complete(1)
+    await any_queue.enqueue(2, id="hot")
+
+    async with asyncio.timeout(60):
+        with pytest.raises(OutcomeNotKept, match="enqueued again, and that job is live"):
+            await first.result(0)
+
+
+async def test_an_enqueue_that_the_storage_does_not_know_may_have_been_lost(any_queue: Queue) -> None:
+    """A failover may lose an accepted enqueue; the storage cannot tell it from an outcome that expired."""
+    ticket = await any_queue.enqueue(1, id="a")
+    await any_queue.forget("a")
+    with pytest.raises(
+        OutcomeNotKept, match=f"revision {ticket.revision}.* expired .*Or the storage lost it"
+    ):
+        await ticket.result(0)
+
+
+@pytest.mark.parametrize("rule", [Reject, Update])
+async def test_a_class_as_on_conflict_is_told_to_be_called(rule: type) -> None:
+    with pytest.raises(Refused, match=rf"write {rule.__name__}\(\)") as refused:
+        await Dibs("memory:").queue("q").enqueue(1, on_conflict=rule)  # type: ignore[arg-type]
+
+    assert "on_conflict" == refused.value.field
