@@ -17,7 +17,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("calls",),
         ("connection",),
         (
-            *("claim", "feed", "listing", "queue", "receiver", "schedules", "stored_schedules"),
+            *("claim", "feed", "listing", "output", "queue", "receiver", "schedules", "stored_schedules"),
             *("status", "stored_queue", "task", "ticket", "work_report", "worker_info"),
         ),
         ("sync",),

@@ -16,6 +16,7 @@ from dibs.client.options.arguments import content_id
 from dibs.client.options.job_settings import CallSettings, JobSettings, Retention
 from dibs.client.options.queue_settings import QueueSettings, Rate
 from dibs.client.options.serde import EncryptedSerde, JsonSerde, MessagePackSerde, Serde, SignedSerde
+from dibs.client.output import Chunk
 from dibs.client.queue import Queue
 from dibs.client.receiver import Receiver
 from dibs.client.schedules import Schedules, ScheduleStatus
@@ -117,6 +118,7 @@ __all__ = [
     "BulkFailed",
     "CallSettings",
     "Chain",
+    "Chunk",
     "Claim",
     "ConfigurationError",
     "Counts",

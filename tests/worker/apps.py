@@ -249,6 +249,11 @@ def append_line(name: str, line: str) -> int:
     return lines
 
 
+def writes() -> None:
+    for value in ("first", "last"):
+        current_job().write(value)
+
+
 async def charges() -> list[str]:
     """Run three steps, and die at one point of each run: run number n at point number n.
 
@@ -344,6 +349,7 @@ add(app, "charges_held", charges_held)
 isolated_app = Dibs("memory:solitary")
 add_handlers(isolated_app, executor="process")
 add(isolated_app, "enqueues", enqueues, executor="process", max_retries=0)
+add(isolated_app, "writes", writes, executor="process", max_retries=0)
 
 #: An application whose lifespan raises.
 broken_app = Dibs()

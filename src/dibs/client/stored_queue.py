@@ -17,6 +17,7 @@ from dibs.client.listing import PAGE_SIZE, Listing
 from dibs.client.options.arguments import Seconds, check_error, duration_ms
 from dibs.client.options.job_settings import Retention, build_retention, due_fields, encode_attributes
 from dibs.client.options.queue_settings import QueueSettings, build_patch
+from dibs.client.output import Chunk, read_output
 from dibs.client.schedules import Schedules
 from dibs.client.status import Status, slot_status
 from dibs.model.check_values import check_duration
@@ -178,6 +179,23 @@ class StoredQueue:
         """
         request = signal_request(self._client.serde, id, name, value, request_key)
         return SIGNAL_STATUSES[(await self._client.send(request, connection)).status]
+
+    async def output(self, id: str, *, after: str | None = None, follow: bool = True) -> AsyncIterator[Chunk]:
+        """Yield what the runs of a job write with `current_job().write`, until the id has no job.
+
+            async for chunk in queue.output("report-7", follow=False):
+                print(chunk.value)
+
+        Use it as `async for chunk in queue.output(id):`. The output of the kept outcome comes first, then
+        that of the job, if it was enqueued again.
+
+        - `after`: `Chunk.offset` of the last chunk that a reader has. Default None: from the beginning.
+        - `follow`: False ends with what is written now.
+
+        Raises Refused for a bad offset, and on a storage that keeps no output; StorageError.
+        """
+        async for chunk in read_output(self._client, id, None, after, follow=follow):
+            yield chunk
 
     async def finish(
         self, id: str, revision: int, result: Any = None, *, error: BaseException | None = None

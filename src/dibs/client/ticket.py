@@ -17,6 +17,7 @@ from dibs.client.connection.outcome_wait import OutcomeWait, encoded_result, wat
 from dibs.client.connection.queue_client import EnqueuedBatch, QueueClient
 from dibs.client.options.arguments import Seconds, wait_ms
 from dibs.client.options.job_settings import NO_RETENTION, extend_retention, retention_for_wait
+from dibs.client.output import Chunk, read_output
 from dibs.client.status import JobState, Status, enqueue_status
 from dibs.errors import ConfigurationError, JobAbsent, JobDropped, QueueFull
 from dibs.model.job import OutcomeRetention
@@ -178,6 +179,26 @@ class Ticket(Generic[R]):
         self._check_present()
         async for value in watch_progress(self._client, self.id, self.revision):
             yield msgspec.json.decode(value)
+
+    async def output(self, *, after: str | None = None, follow: bool = True) -> AsyncIterator[Chunk]:
+        """Yield what the runs of this enqueue write with `current_job().write`, until it has ended.
+
+            async for chunk in ticket.output():
+                print(chunk.value)
+
+        Use it as `async for chunk in ticket.output():`. What was written before comes first. A retried run
+        goes on with the chunks of its next run: `Chunk.attempt` then changes.
+
+        - `after`: `Chunk.offset` of the last chunk that a reader has; the next one comes first. Default
+          None: from the beginning.
+        - `follow`: False ends with what is written now.
+
+        Raises JobAbsent, JobDropped; Refused for a bad offset, and on a storage that keeps no output;
+        StorageError.
+        """
+        self._check_present()
+        async for chunk in read_output(self._client, self.id, self.revision, after, follow=follow):
+            yield chunk
 
     async def status(self) -> Status:
         """Return the state of this enqueue. It is `not_kept` after the outcome has expired.

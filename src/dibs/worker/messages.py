@@ -181,7 +181,7 @@ class RunJob(Struct, frozen=True, gc=False, array_like=True, tag="perform"):
 
 
 class SendReport(Struct, frozen=True, gc=False, array_like=True, tag="progress"):
-    """Report the progress or the memo of a run to the storage, and reply with ReportAnswered."""
+    """Report the progress, the memo or output of a run to the storage, and reply with ReportAnswered."""
 
     #: The number of the report in its process. Replies may come in another order than the reports.
     number: int
@@ -190,6 +190,7 @@ class SendReport(Struct, frozen=True, gc=False, array_like=True, tag="progress")
     fence: int
     progress: bytes | None
     memo: bytes | None
+    output: tuple[bytes, ...] = ()
 
 
 class ReportAnswered(Struct, frozen=True, gc=False, array_like=True, tag="reported"):

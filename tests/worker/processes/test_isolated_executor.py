@@ -38,6 +38,14 @@ async def test_each_run_has_its_own_process(app: Dibs, gate: Gate) -> None:
     assert {int((await outcome(app, "held", id)).result or b"") for id in "ab"} == pids
 
 
+async def test_a_process_writes_output_before_its_run_is_settled(app: Dibs) -> None:
+    await put(app, "writes", "a")
+    await run(app, queues=["writes"], until="empty")
+
+    written = [chunk.value async for chunk in app.queue("writes").output("a")]
+    assert ["first", "last"] == written
+
+
 async def test_a_process_starts_before_the_first_claim(app: Dibs, gate: Gate) -> None:
     async with faulty_storage(app) as storage:
         working = asyncio.create_task(run(app, queues=["held"], handle_signals=False))

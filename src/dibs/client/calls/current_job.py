@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -15,6 +15,7 @@ import msgspec
 from attrs import frozen
 
 from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.run_output import RunOutput, encode_chunk
 from dibs.client.calls.run_steps import Steps, StepsInTransactions, call_blocking, call_function
 from dibs.client.calls.run_steps import step_key as make_step_key
 from dibs.client.calls.signals import SignalWaits
@@ -42,7 +43,14 @@ class RunStorage(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     async def report(
-        self, queue: str, id: str, fence: int, progress: bytes | None = None, memo: bytes | None = None
+        self,
+        queue: str,
+        id: str,
+        fence: int,
+        progress: bytes | None = None,
+        memo: bytes | None = None,
+        *,
+        output: Sequence[bytes] = (),
     ) -> ReportStatus: ...
 
 
@@ -83,7 +91,7 @@ class RunEnvironment:
 class CurrentJob:
     """The job of the running handler, returned by `current_job()`.
 
-    In an `async def` handler await `progress` and `step`; in a `def` handler they block.
+    In an `async def` handler await `progress`, `write` and `step`; in a `def` handler they block.
     """
 
     #: Jobs that the worker enqueues in the same atomic step if this run fails the job.
@@ -92,6 +100,8 @@ class CurrentJob:
     waits: int = 0
     #: The sum of all calls of `spent`; None without a call.
     amount_spent: int | None = None
+    #: The chunks of this run that are not sent yet; None before the first `write`.
+    output: RunOutput | None = None
 
     # Few attributes, because the worker makes one object for each run, and most handlers do not read it.
     def __init__(self, environment: RunEnvironment, job: Job, deadline: float | None) -> None:
@@ -223,6 +233,39 @@ class CurrentJob:
     async def _report_progress(self, raw: bytes) -> None:
         if await self._environment.storage.report(self.queue, self.id, self.fence, raw) == "lost":
             raise LeaseLost(f"{self.queue}/{self.id}: the lease has ended, so the progress was not stored")
+
+    def write(self, value: Any) -> Awaitable[None]:
+        """Append a value to the output of the job. `ticket.output()` and `queue.output(id)` yield it.
+
+            await job.write("half of the pages are read")
+
+        The value is encoded by the serde of the queue, and may have 64 KiB. Readers get each value once, in
+        order, also those of an earlier run of the job. An id keeps the newest MiB, as long as its outcome.
+
+        Values are sent together: after 50 ms, at 32 KiB, and before the run is settled. A process that is
+        killed loses those of its last 50 ms.
+
+        Raises LeaseLost if the lease of the run has ended, Refused for a value that is too large or that the
+        serde cannot encode, and on a storage that keeps no output; the errors of a storage that was not
+        available are raised by a later call.
+        """
+        if not self._environment.storage.capabilities.output:
+            raise Refused(
+                "this storage keeps no output (it does not claim the capability `output`); report progress "
+                "instead, or use another storage",
+                field="value",
+            )
+        chunk = encode_chunk("value", value, self._environment.serde)
+        return self._run_on_worker_loop(self._write(chunk))
+
+    async def _write(self, chunk: bytes) -> None:
+        if self.output is None:
+            self.output = RunOutput(f"{self.queue}/{self.id}", self._report_output)
+        await self.output.write(chunk)
+
+    async def _report_output(self, chunks: Sequence[bytes]) -> bool:
+        storage = self._environment.storage
+        return await storage.report(self.queue, self.id, self.fence, output=chunks) != "lost"
 
     # -- steps ---------------------------------------------------------------------------------------
 

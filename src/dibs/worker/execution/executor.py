@@ -24,6 +24,7 @@ from types import CodeType, FrameType
 from typing import Final, Generic, Protocol, TypeVar
 
 from dibs.client.calls.handler import Handler
+from dibs.client.calls.run_output import RunOutput
 from dibs.model.run_outcome import HandedOff, Raised, Returned, StopReason, Verdict
 from dibs.worker.execution.exception_info import verdict_on_error
 from dibs.worker.execution.forks import guard_loop
@@ -368,6 +369,10 @@ class Executor:
         self._active.discard(invocation)
         if invocation.finished:
             return
+        output = invocation.current.output
+        if output is not None and not output.is_sent:
+            self._loop.create_task(self._finish_after_output(invocation, verdict, output))
+            return
         invocation.finished = True
         # Free these objects now, so that the next run reuses their memory. Hundreds of runs wait for their
         # settlement, and with these objects the garbage collector would run three times as often.
@@ -377,6 +382,11 @@ class Executor:
         if invocation.stop_reason == "timeout" and not _replaces_timeout(verdict):
             verdict = timeout_verdict(invocation, verdict)
         self._report_end(invocation, verdict)
+
+    async def _finish_after_output(self, invocation: Invocation, verdict: Verdict, output: RunOutput) -> None:
+        """Send the last output of a run before it is settled."""
+        await output.finish()
+        self._finish_run(invocation, verdict)
 
     def _report_end(self, invocation: Invocation, verdict: Verdict) -> None:
         if (entered_at := self._started[invocation.index]) and invocation.handler.executor != "process":

@@ -51,6 +51,8 @@ class ProcessSpec(Struct, frozen=True, kw_only=True):
     limits: ProcessLimits = NO_LIMITS
     #: True if follow-ups (the jobs that a run enqueues when it is settled) may go to other queues.
     cross_queue: bool = True
+    #: True if the storage keeps the output of runs.
+    output: bool = False
     #: The folder of a relative file: URL, as in the parent; "" keeps that of this process.
     folder: str = ""
     #: True if a child process can open the storage.

@@ -300,7 +300,7 @@ class IsolatedProcess:
     async def _relay_report(self, report: messages.SendReport) -> None:
         try:
             status: str = await self._storage.report(
-                report.queue, report.id, report.fence, report.progress, report.memo
+                report.queue, report.id, report.fence, report.progress, report.memo, output=report.output
             )
         except DibsError:
             status = ""

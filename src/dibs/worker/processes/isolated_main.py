@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from contextvars import copy_context
@@ -115,7 +115,7 @@ class UnreachableStorage:
 
 
 class ReportRelay:
-    """The storage of a job in this process. `report` sends progress and memo to the worker to store."""
+    """The storage of a job in this process. `report` sends its values to the worker to store."""
 
     def __init__(self, parent: ParentPipe, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
@@ -125,11 +125,18 @@ class ReportRelay:
         self._numbers = count()
 
     async def report(
-        self, queue: str, id: str, fence: int, progress: bytes | None = None, memo: bytes | None = None
+        self,
+        queue: str,
+        id: str,
+        fence: int,
+        progress: bytes | None = None,
+        memo: bytes | None = None,
+        *,
+        output: Sequence[bytes] = (),
     ) -> ReportStatus:
         number, reply = next(self._numbers), asyncio.get_running_loop().create_future()
         self._pending[number] = reply
-        self._parent.send(messages.SendReport(number, queue, id, fence, progress, memo))
+        self._parent.send(messages.SendReport(number, queue, id, fence, progress, memo, tuple(output)))
         status = await reply
         if not status:
             raise StorageUnavailable(
@@ -216,7 +223,7 @@ class IsolatedRunner:
         self._app = app
         self._resources = resources
         self._main_thread = main_thread
-        self._relay = ReportRelay(parent, Capabilities(cross_queue=spec.cross_queue))
+        self._relay = ReportRelay(parent, Capabilities(cross_queue=spec.cross_queue, output=spec.output))
         self._loop = asyncio.get_running_loop()
         guard_loop(self._loop)
         #: The context variables that the lifespan has set; each run gets a copy.
@@ -267,6 +274,8 @@ class IsolatedRunner:
             invocation.entered = True
             self._parent.send(messages.RunEntered())
             verdict = await self._verdict_of_handler(invocation)
+            if invocation.current.output is not None:
+                await invocation.current.output.finish()
         else:
             verdict = interrupted_verdict()
         self._invocation = None

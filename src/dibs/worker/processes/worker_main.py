@@ -84,6 +84,7 @@ def _isolated_specs(app: Dibs, spec: ProcessSpec) -> dict[str, bytes]:
                 queues=queues,
                 parent=os.getpid(),
                 cross_queue=capabilities.cross_queue,
+                output=capabilities.output,
                 shared=capabilities.shared,
                 log=current_log_config(),
             )
