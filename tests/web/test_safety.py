@@ -18,7 +18,7 @@ from tests.web.conftest import HOST, browse, may
 
 ACTIONS = (
     *("pause", "resume", "pause_all", "resume_all"),
-    *("configure", "cancel", "cancel_running", "retry", "run_now", "forget", "amend"),
+    *("configure", "cancel", "cancel_running", "retry", "run_now", "forget", "amend", "signal"),
     *("pause_schedule", "resume_schedule", "remove_schedule"),
     *("enqueue", "retry_selected", "retry_matching", "selected", "cancel_flow", "retry_flow"),
 )

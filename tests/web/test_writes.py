@@ -6,10 +6,13 @@ import re
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
 from dibs import Dibs, Queue
-from dibs.model.requests import HandOff, Settlement
+from dibs.client.calls.run_steps import encode_memo
+from dibs.client.calls.signals import StoredWait
+from dibs.model.requests import HandOff, Release, Settlement
 from dibs.web import dibs_web, writes
 from tests.web import shop
 from tests.web.conftest import HOST, Browser, browse, may
@@ -158,6 +161,33 @@ async def test_a_bad_change_is_refused(writer: Browser, any_queue: Queue, fields
 
     assert 400 == answer.status_code
     assert before == await slot_of(any_queue, "a")
+
+
+async def test_a_parked_job_shows_what_it_waits_for_and_gets_the_signal(
+    writer: Browser, any_queue: Queue
+) -> None:
+    await any_queue.enqueue({"n": 1}, id="a")
+    [(_, fence)] = await claim(any_queue)
+    storage = await storage_of(any_queue)
+    wait = StoredWait("<approved>", until=1_800_000_000_000)
+    memo = encode_memo({"dibs.wait.<approved>.1.until": msgspec.msgpack.encode(wait)})
+    await storage.report(any_queue.name, "a", fence, memo=memo)
+    park = Settlement(id="a", fence=fence, action=Release(run_at=wait.until, parked=True))
+    await storage.settle(any_queue.name, [park])
+
+    page = await writer.text("/job", queue=any_queue.name, id="a")
+    target = {"queue": any_queue.name, "id": "a"}
+    bad = await writer.post("signal", target, {"name": "<approved>", "value": "{"})
+    sent = await writer.post("signal", target, {"name": "<approved>", "value": '{"by": "ada"}'})
+
+    assert "<dt>waits for</dt><dd>&lt;approved&gt;</dd>" in page
+    assert "<dt>until</dt>" in page
+    assert "Stored steps" not in page
+    assert 400 == bad.status_code
+    assert sent.headers["location"].endswith("did=delivered")
+    lease = (await storage.grant([any_queue.name], 60_000, "h")).lease
+    [job] = (await storage.claim(any_queue.name, lease, 1)).jobs
+    assert [b'{"json":{"by":"ada"}}'] == [raw.replace(b" ", b"") for raw in job.data.attributes.values()]
 
 
 @pytest.mark.parametrize("id", ["a", "line\nbreak\r\n", "../x?y=1&z#", "\u202eevil", "<b>", "%2F"])

@@ -128,6 +128,11 @@ async def _amend(call: WriteCall) -> Answer:
     return {"answer": await call.queue.amend(call.id, **call.arguments())}
 
 
+async def _signal(call: WriteCall) -> Answer:
+    name, key = call.fields.get("name", ""), call.fields.get("request_key")
+    return {"answer": await call.queue.signal(call.id, name, call.fields.get("value"), request_key=key)}
+
+
 async def _cancel(call: WriteCall) -> Answer:
     running = call.fields.get("running", False)
     if not isinstance(running, bool):
@@ -184,6 +189,7 @@ def _time(field: str, value: Any) -> datetime:
 CALLS: Final[Mapping[str, Callable[[WriteCall], Awaitable[Answer]]]] = {
     "enqueue": _enqueue,
     "amend": _amend,
+    "signal": _signal,
     "cancel": _cancel,
     "retry": _retry,
     "forget": _forget,

@@ -52,6 +52,7 @@ async def page_response(pages: Pages, name: str, params: Mapping[str, str]) -> R
 ACTIONS: Final[Mapping[str, frozenset[str]]] = {
     "enqueue": JOB_FIELDS | {"data", "arguments"},
     "amend": AMENDED,
+    "signal": frozenset({"name", "value", "request_key"}),
     "cancel": frozenset({"running"}),
     "retry": frozenset(),
     "forget": frozenset(),

@@ -37,6 +37,8 @@ MESSAGES: Final[Mapping[str, tuple[str, bool]]] = {
     "not_kept": ("The data of the failed job was not kept, so it cannot be enqueued again.", False),
     "was_cancelled": ("The job was cancelled before, so it was left unchanged.", False),
     "amended": ("The job is changed.", True),
+    "delivered": ("The signal is sent to the job.", True),
+    "no_room": ("The attributes of the job have no room for the signal, so it was not sent.", False),
     "due": ("The job is due now.", True),
     "schedule_paused": ("The schedule is paused. A run that is active goes on.", True),
     "schedule_resumed": ("The schedule goes on at its next time.", True),

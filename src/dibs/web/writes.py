@@ -353,6 +353,12 @@ async def _amended(write: Write) -> dict[str, Any]:
     return changes
 
 
+async def _signalled(write: Write) -> dict[str, Any]:
+    """Return the signal that the form sends; without a value, null."""
+    text = write.form.get("value").strip()
+    return {"name": write.form.get("name"), "value": _json("value", text) if text else None}
+
+
 async def _enqueued(write: Write) -> dict[str, Any]:
     """Return the settings of a job with its data, or with the arguments of the task if the app has it."""
     settings: dict[str, Any] = {**_job_settings(write.form)}
@@ -438,6 +444,7 @@ WRITES: Final[Mapping[str, FormWrite]] = {
     "remove_schedule": FormWrite(_page("periodic")),
     "forget": FormWrite(lambda write: ("queue", {"name": write.name})),
     "amend": FormWrite(_job_page, _amended),
+    "signal": FormWrite(_job_page, _signalled, codes={"full": "no_room", "absent": "not_found"}),
     "enqueue": FormWrite(_job_page, _enqueued),
     "cancel_flow": FormWrite(_flow_page, codes={"requested": "flow_requested"}),
     "retry_flow": FormWrite(_flow_page, codes={"queued": "flow_retried", "cancelled": "was_cancelled"}),

@@ -96,6 +96,22 @@ async def test_an_argument_named_self_is_refused_by_name() -> None:
     assert "unexpected keyword argument 'self'" in answer.json()["error"]["message"]
 
 
+async def test_a_signal_is_sent(writer: Browser, any_queue: Queue) -> None:
+    params = {"queue": any_queue.name, "id": "a"}
+    await any_queue.enqueue({}, id="a", delay="1h")
+
+    sent = await send(writer, "signal", params, name="approved", value={"by": "ada"}, request_key="k")
+    absent = await send(writer, "signal", {**params, "id": "b"}, name="approved")
+    bad = await send(writer, "signal", params, value=1)
+
+    assert ["delivered", "absent"] == [sent.json()["answer"], absent.json()["answer"]]
+    assert 400 == bad.status_code
+    assert "name" in bad.json()["error"]["message"]
+    job = (await slot_of(any_queue, "a")).current
+    assert job is not None
+    assert [b'{"json":{"by":"ada"}}'] == [raw.replace(b" ", b"") for raw in job.data.attributes.values()]
+
+
 async def test_a_waiting_job_is_amended_and_cancelled(writer: Browser, any_queue: Queue) -> None:
     params = {"queue": any_queue.name, "id": "a"}
     await any_queue.enqueue({}, id="a")

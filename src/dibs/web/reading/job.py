@@ -12,11 +12,13 @@ import msgspec
 from attrs import frozen
 
 from dibs.client.calls.run_steps import decode_memo
+from dibs.client.calls.signals import WAIT_PREFIX, StoredWait, current_wait
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.client.task import Task
 from dibs.errors import BadHandler
 from dibs.flow.batch.plan import BATCH_ATTRIBUTE, batch_of_segment, flow_attributes
 from dibs.model.job import Job, JobData, Outcome, Slot, Successor
+from dibs.model.limits import LATEST_TIME
 from dibs.model.overrides import readable
 from dibs.model.wakeup import EVALUATIONS, FLOWS, flow_of
 from dibs.web.reading.errors import ErrorView, error_view
@@ -79,6 +81,8 @@ class JobPage:
     paused: bool
     #: The data of a waiting job as JSON text, for the form that changes it; None if the form cannot.
     editable: str | None
+    #: The name of the signal that a parked job waits for; "" for none.
+    waits_for: str
     priority: int
     #: Ids of the flow and the batch that the job belongs to; "" for none.
     flow: str
@@ -112,6 +116,7 @@ async def read_job(source: Source, stories: Stories, params: Mapping[str, str]) 
         log_level=log_level,
         paused=settings is not None and settings.paused,
         editable=_editable(source, queue, current),
+        waits_for="" if (wait := _wait(current)) is None else wait.name,
         priority=0 if current is None else current.data.priority,
         **_flow_ids(queue, id, slot),
     )
@@ -148,6 +153,9 @@ def _current(source: Source, queue: str, job: Job) -> Part:
     run = job.run
     times = [("enqueued", job.enqueued_at), ("due", job.run_at)]
     facts = list(_counts(job))
+    if (wait := _wait(job)) is not None:
+        facts.insert(0, ("waits for", wait.name))
+        times[1:] = [("until", wait.until)] if wait.until < LATEST_TIME else []
     if run is not None:
         times.append(("claimed", run.claimed_at))
         facts.append(("worker", run.holder))
@@ -160,6 +168,11 @@ def _current(source: Source, queue: str, job: Job) -> Part:
         error=error_view(source, queue, job.error),
         cancel_requested=run is not None and run.cancel_requested,
     )
+
+
+def _wait(job: Job | None) -> StoredWait | None:
+    """Return the wait of a parked job for a signal; None for any other job."""
+    return current_wait(job.data.memo) if job is not None and job.is_parked else None
 
 
 def _successor(source: Source, queue: str, successor: Successor) -> Part:
@@ -317,6 +330,7 @@ def _steps(source: Source, queue: str, memo: bytes | None) -> tuple[NamedValue, 
     return tuple(
         NamedValue(name, source.show(queue, "step", source.decode(queue, raw), most))
         for name, raw in list(results.items())[:MAX_VALUES]
+        if not name.startswith(WAIT_PREFIX)
     )
 
 
