@@ -219,7 +219,7 @@ class JobFailed(JobEnded):
 
 
 class JobCancelled(JobEnded):
-    """The job was cancelled; enqueue it again to run it."""
+    """The job was cancelled, or a newer enqueue of its id replaced its run. If none did, enqueue it again."""
 
     def __init__(self, message: str = "", *, queue: str = "", id: str = "", error: Any = None) -> None:
         super().__init__(message, queue=queue, id=id)

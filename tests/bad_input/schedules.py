@@ -15,6 +15,7 @@ SCHEDULES = rows(
     ("task.schedule('a', task.bind('a'), cron='61 * * * *')", Refused, "cron"),
     ("task.schedule('a', task.bind('a'), cron='0 0 31 2 *')", Refused, "cron"),
     ("task.schedule('a', task.bind('a'), cron=5)", Refused, "cron"),
+    ("task.schedule('a', task.bind('a'), cron='* * * * * *')", Refused, "cron"),
     ("task.schedule('a', task.bind('a'), cron='0 3 * * *', tz='Mars/Phobos')", Refused, "tz"),
     ("task.schedule('a', task.bind('a'), cron='0 3 * * *', tz=5)", Refused, "tz"),
     ("task.schedule('a', task.bind('a'), every=60, tz='UTC')", Refused, "tz"),

@@ -241,6 +241,12 @@ def test_all_states_are_listed(mixed: Shell) -> None:
     assert 2 == mixed.type("list", "q", "--state", "all", "--after", "5").exit_code
 
 
+def test_an_empty_listing_says_which_states_have_jobs(mixed: Shell) -> None:
+    assert "q has no jobs in the state completed; it has 4 waiting, 1 failed, 1 cancelled\n" == (
+        mixed.type("list", "q", "--state", "completed").stdout
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -254,6 +260,7 @@ def test_all_states_are_listed(mixed: Shell) -> None:
         (("--match", "in-"), ["in-1", "in-2", "in-3"]),
         (("--match", "in-", "--limit", "2"), 2),
         (("--match", "VALUEERROR: bad", "--state", "failed"), ["broken"]),
+        (("--match", "ada", "--state", "all"), ["broken", "due"]),
         (("--match", "elephant", "--state", "all"), []),
     ],
 )

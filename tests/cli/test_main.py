@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
@@ -256,6 +257,17 @@ def test_worker_processes_do_not_import_the_command_line() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_reader_that_has_read_enough_gets_no_error(shell: Shell) -> None:
+    shell.type("enqueue", "mail", "1", "--id", "a")
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        command = shell.start("show", "mail", "a", "--url", shell.url, stdout=closed, stderr=subprocess.PIPE)
+        _, errors = command.communicate(timeout=30)
+
+    assert (ExitCode.OUTPUT_FAILED, "") == (command.returncode, errors)
+
+
 @pytest.mark.parametrize("stderr", [subprocess.PIPE, subprocess.STDOUT])
 @pytest.mark.parametrize("words", [("enqueue", "mail", "1", "--id", "b"), ("show", "mail", "a"), ("counts",)])
 def test_output_that_cannot_be_written_is_no_refusal(

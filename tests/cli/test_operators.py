@@ -215,7 +215,7 @@ def test_all_failures_with_an_error_are_retried(broken: Shell, error: str) -> No
 
 
 def test_an_error_is_not_matched_by_a_part_of_its_name(broken: Shell) -> None:
-    assert {"queues": {}} == broken.json("retry", "--error", "Error", "--yes")
+    assert {"queues": {}} == broken.json("retry", "--error", "Error", "--yes", code=1)
 
 
 def test_retries_are_spread_over_a_time(shell: Shell) -> None:

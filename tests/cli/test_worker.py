@@ -139,6 +139,14 @@ def test_a_url_that_differs_from_the_application_s_is_refused(service: Shell) ->
     assert "has a URL of its own" in done.stderr
 
 
+def test_a_worker_says_that_its_application_ignores_the_variable(service: Shell) -> None:
+    Path("two_apps.py").write_text("from dibs import Dibs\nfree, app = Dibs(), Dibs('file:./here')\n")
+    warned, calm = (service.type("worker", f"two_apps:{name}") for name in ("app", "free"))
+
+    assert "and ignores $DIBS_URL" in warned.stderr
+    assert "$DIBS_URL" not in calm.stderr
+
+
 FAILING = """
 import asyncio
 from dibs import Dibs

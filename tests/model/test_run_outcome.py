@@ -128,7 +128,7 @@ CASES: dict[str, tuple[SettleAction, Job, Verdict, StopReason | None]] = {
         RetryLater(delay=2000, cause="stall", error=STALLED), job(retries=2), Died(ERROR), None
     ),
     "it comes back whatever its stalls: the next claim decides": (
-        RetryLater(delay=32_000, cause="stall", error=STALLED), job(stalls=4), Died(ERROR), None
+        RetryLater(delay=0, cause="stall", error=STALLED), job(stalls=4), Died(ERROR), None
     ),
     "a process that died before its handler began is a release": (
         Release(), job(retries=2, stalls=9), NotEntered(), None

@@ -40,6 +40,8 @@ def print_error(error: BaseException, *, as_json: bool) -> ExitCode:
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)
     message = error_message(error)
+    if not message:
+        return exit_code_of(error)
     if as_json:
         print_json({"error": {"type": error_type(error), "message": escape(message)}}, error=True)
     else:

@@ -286,7 +286,7 @@ def app(ctx: click.Context) -> None:
     where the jobs are stored:
 
         export DIBS_URL=file:./jobs
-        dibs enqueue emails '{"to": "ada@example.org"}' --id welcome-42
+        dibs enqueue emails '{"args": ["ada@example.org"]}' --id welcome-42
         dibs counts
         dibs show emails welcome-42
         dibs worker my_app:app

@@ -50,6 +50,8 @@ def echo(text: str) -> None:
         click.echo(text)
     except OSError as error:
         _discard(1)
+        if isinstance(error, BrokenPipeError):
+            raise OutputFailed("") from error  # `| head` has read enough
         reason = error.strerror or summarize_exception(error)
         raise OutputFailed(
             f"the output could not be written: {reason}; what the command has stored or changed stays"

@@ -30,7 +30,7 @@ class Cron(Struct, frozen=True, tag="cron"):
     a match in the next fifty years.
     """
 
-    #: Five fields (minute hour day-of-month month day-of-week), or six with the second first.
+    #: Five fields: minute hour day-of-month month day-of-week.
     expression: str
     #: The name of a time zone, as in "Europe/Berlin".
     tz: str = "UTC"
@@ -101,16 +101,23 @@ def _find_offset_change(before: datetime, after: datetime, zone: tzinfo) -> date
 
 
 def _check_expression(expression: str) -> None:
-    try:
-        CronSim(str(expression), _EPOCH)
-    # For a bad step, as in "*/0 * * * *", cronsim raises an AssertionError instead of a CronSimError.
-    except (CronSimError, AssertionError) as error:
-        why = str(error).lower() or "bad step"
+    if why := _mistake_in(str(expression)):
         raise Refused(
             f"cron is {expression!r}: {why}; it has five fields, minute hour day-of-month month day-of-week, "
             'as in "*/5 * * * *"',
             field="cron",
-        ) from None
+        )
+
+
+def _mistake_in(expression: str) -> str:
+    """Return what is wrong with an expression; "" for a good one."""
+    try:
+        CronSim(expression, _EPOCH)
+    # For a bad step, as in "*/0 * * * *", cronsim raises an AssertionError instead of a CronSimError.
+    except (CronSimError, AssertionError) as error:
+        return str(error).lower() or "bad step"
+    # Six fields are seconds first for cronsim: one star too many would run a task each second.
+    return "" if len(expression.split()) == 5 else "wrong number of fields"
 
 
 def _zone(tz: str) -> tzinfo:

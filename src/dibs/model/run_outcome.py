@@ -171,7 +171,10 @@ def _after_death(
     if stop == "timeout":
         return _after_timeout(job, limits, died.error, jitter_factor=jitter_factor)
     error = replace(died.error, kind="stall")
-    return RetryLater(cause="stall", delay=retry_delay(job, limits, "stall", jitter_factor), error=error)
+    # The next claim of a job that has stalled too often fails it: there is no run to wait for.
+    is_last = is_exhausted(job.stalls, limits.max_stalls)
+    delay = 0 if is_last else retry_delay(job, limits, "stall", jitter_factor)
+    return RetryLater(cause="stall", delay=delay, error=error)
 
 
 def _after_timeout(job: Job, limits: RetryLimits, error: Error, *, jitter_factor: float) -> SettleAction:
@@ -230,7 +233,8 @@ def fail_if_stalled_too_often(job: Job, limits: RetryLimits) -> Fail | None:
     if limits.max_stalls is None or job.stalls <= limits.max_stalls:
         return None
     last = "" if job.error is None else f"; last: {job.error.message or job.error.type}"
-    message = f"stalled {job.stalls} times, more than max_stalls={limits.max_stalls} allows{last}"
+    times = "once" if job.stalls == 1 else f"{job.stalls} times"
+    message = f"stalled {times}, more than max_stalls={limits.max_stalls} allows{last}"
     error = Error(type="TooManyStalls", message=message, kind="stall")
     return Fail(error=error)
 

@@ -61,6 +61,21 @@ async def test_a_retry_is_a_warning_with_the_time_of_the_next_run(
     assert soon.startswith("soon/a: ValueError; retry 1 of 4 in 3600 s, at 2")
 
 
+async def test_a_retry_of_a_tick_is_logged_with_the_time_of_the_next_tick(
+    app: Dibs, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(app, "q", Raiser(ValueError()), backoff=Fixed(7200))
+    add(app, "stop", stop_worker)
+    queue = app.queue("q")
+    tick = await queue.schedules.set("a", queue.bind(None), every="1h")
+    await queue.amend(tick.job.id, delay=0)
+    await put(app, "stop", "a")
+    await run(app)
+
+    [line] = lines(caplog, logging.WARNING)
+    assert line.endswith(":00:00 UTC")
+
+
 async def test_a_failure_without_a_handler_is_logged_too(app: Dibs, caplog: pytest.LogCaptureFixture) -> None:
     add(app, "stalled", lambda: 7, max_stalls=0)
     add(app, "large", lambda: "x" * 2_000_000)

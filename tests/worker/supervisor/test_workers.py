@@ -83,8 +83,16 @@ def test_flows_run_again_a_second_after_each_crash(queue: str) -> None:
     held_run = HeldRun(queue, "lease", replace(claimed_run(0), stalls=9))
 
     assert RetryLater(cause="stall", delay=1000, error=error) == recovery_action(
-        held_run, handler(), Crash([1.5], error), 0
+        held_run, handler(max_stalls=None), Crash([1.5], error), 0
     )
+
+
+def test_a_job_that_has_stalled_too_often_comes_back_at_once_and_fails_at_its_claim() -> None:
+    error = Error(type="ProcessDied")
+    held_run = HeldRun("q", "lease", replace(claimed_run(0), stalls=2))
+    comes_back = RetryLater(cause="stall", delay=0, error=error)
+
+    assert comes_back == recovery_action(held_run, handler(max_stalls=2), Crash([1.5], error), 0)
 
 
 def test_after_an_overrun_only_overrun_runs_have_timed_out() -> None:

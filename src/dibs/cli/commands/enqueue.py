@@ -68,7 +68,7 @@ async def command(
     A queue at its max_waiting takes no new job: the answer is then full or dropped, with exit code 1.
 
     Example:
-        dibs enqueue emails '{"to": "ada"}' --id welcome-42 --url file:./jobs
+        dibs enqueue emails '{"args": ["ada@example.org"]}' --id welcome-42 --url file:./jobs
     """
     if delay is not None and at is not None:
         raise UsageError("--delay and --at cannot be used together: use one of them")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, cast, get_args
 
 import rich_click as click
-from attrs import frozen
+from attrs import evolve, frozen
 
 from dibs.cli import json_output, options
 from dibs.cli.errors import UsageError
@@ -19,7 +19,7 @@ from dibs.cli.tables import print_in_format
 from dibs.client.options.arguments import duration_seconds
 from dibs.errors import Refused
 from dibs.model.job import Slot
-from dibs.model.results import ListPage, State
+from dibs.model.results import Counts, ListPage, State
 from dibs.storage.protocol import Storage
 
 #: Most characters of a payload, a result or an error that the table shows.
@@ -48,6 +48,8 @@ class ListedJob:
     priority: object = ""
     key: str = ""
     text: str = ""
+    #: The payload of a job that has ended, which the table does not show.
+    payload: str = ""
 
     def cells(self, longest: int | None, *, with_state: bool) -> Sequence[object]:
         when = json_output.format_time(self.at) or ""
@@ -57,7 +59,7 @@ class ListedJob:
 
 @frozen
 class ListFilter:
-    """The jobs to print: from `since` and before `until`, in ms, and with `match` in id, key or text."""
+    """The jobs to print: from `since` and before `until`, in ms, and with `match` in a text of the job."""
 
     since: int | None
     until: int | None
@@ -72,7 +74,7 @@ class ListFilter:
             return False
         if self.until is not None and (row.at is None or row.at >= self.until):
             return False
-        return self.match.casefold() in f"{row.id}\n{row.key}\n{row.text}".casefold()
+        return self.match.casefold() in f"{row.id}\n{row.key}\n{row.text}\n{row.payload}".casefold()
 
 
 @click.command("list")
@@ -129,8 +131,15 @@ async def command(
     async with connect(url) as storage:
         rows, cursor = await _find_rows(storage, queue, states, wanted, after=after, limit=limit)
         code = ExitCode.DONE if rows else (await select_queues(storage, [queue]))[1]
-    _print_jobs(queue, state, wanted, rows, cursor, output)
+        others = "" if rows or state == "all" else _other_states((await storage.counts([queue]))[queue])
+    _print_jobs(queue, state, wanted, rows, cursor, output, others=others)
     return code
+
+
+def _other_states(counts: Counts) -> str:
+    """Return how many jobs are in the states that ALL lists, as "; it has 8 failed"; "" for none."""
+    numbers = [f"{number:,} {state}" for state in ALL if (number := getattr(counts, state))]
+    return f"; it has {', '.join(numbers)}" if numbers else ""
 
 
 def _parse_past(name: str, text: str | None) -> int | None:
@@ -203,7 +212,14 @@ def _rows_of(page: ListPage, state: State) -> Iterator[ListedJob]:
 
 
 def _print_jobs(
-    queue: str, state: str, wanted: ListFilter, rows: Sequence[ListedJob], after: str | None, output: Format
+    queue: str,
+    state: str,
+    wanted: ListFilter,
+    rows: Sequence[ListedJob],
+    after: str | None,
+    output: Format,
+    *,
+    others: str,
 ) -> None:
     jobs = [json_output.slot_fields(queue, row.id, row.slot) for row in rows] if output == "json" else []
     when = "=ended at" if state in ENDED else "=claimed at" if state in RUNNING else "=run at"
@@ -223,7 +239,9 @@ def _print_jobs(
         ],
         [row.cells(longest, with_state=state == "all") for row in rows],
         optional=("state", "#attempts", "#priority", "key"),
-        empty=f"{queue} has no jobs{what}" if wanted.is_empty else f"no job of {queue}{what} was found",
+        empty=f"{queue} has no jobs{what}{others}"
+        if wanted.is_empty
+        else f"no job of {queue}{what} was found",
     )
     if after is not None and output == "table":
         print_lines(f"there are more jobs: continue with --after {after}")
@@ -235,8 +253,10 @@ def _row(id: str, slot: Slot, state: State) -> ListedJob:
     if state in ENDED and slot.outcome is not None:
         outcome, error = slot.outcome, slot.outcome.error
         text = f"{error.type}: {error.message}" if error else _decode_text(outcome.result)
-        key = "" if outcome.data is None else outcome.data.key or ""
-        return ListedJob(id, state, slot, outcome.ended_at, outcome.attempts, key=key, text=text)
+        row = ListedJob(id, state, slot, outcome.ended_at, outcome.attempts, text=text)
+        if outcome.data is None:
+            return row
+        return evolve(row, key=outcome.data.key or "", payload=_decode_text(outcome.data.payload))
     if state == "blocked" and slot.successor is not None:
         data = slot.successor.data
         at = slot.successor.run_at if slot.successor.creates else None

@@ -11,7 +11,7 @@ from dibs.cli import options
 from dibs.cli.completion import complete_queue
 from dibs.cli.errors import UsageError
 from dibs.cli.failed_jobs import count_failed, find_failed_ids, retry_all
-from dibs.cli.output import ExitCode, print_answers, print_json, print_lines
+from dibs.cli.output import ExitCode, print_answers, print_json, print_lines, print_warning
 from dibs.cli.progress import check_can_confirm, confirm, progress_bar
 from dibs.cli.storage_access import connect, select_queues
 from dibs.cli.tables import print_table
@@ -94,7 +94,11 @@ async def command(
         total = sum(map(len, found.values()))
         if not total:
             _print_numbers({}, json=json)
-            return code
+            if error is None or not sum(counted.values()):
+                return code
+            if not json:
+                print_warning(f"no failed job has the error {error}; `dibs failures` prints those that have")
+            return ExitCode.REFUSED
         kind = f" with {error}" if error else ""
         where = f"of {next(iter(found))}" if len(found) == 1 else f"of {len(found)} queues"
         if not confirm(f"Retry {total:,} failed jobs{kind} {where}?", yes=yes):

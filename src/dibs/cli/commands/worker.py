@@ -16,13 +16,14 @@ import rich_click as click
 from dibs.app import Until
 from dibs.cli import options
 from dibs.cli.errors import UsageError
-from dibs.cli.output import ExitCode, print_json, print_lines
+from dibs.cli.output import ExitCode, print_json, print_lines, print_warning
 from dibs.cli.reload import run_with_reload
 from dibs.cli.storage_access import check_outlives_command
 from dibs.cli.worker_display import ExitDeadline, exit_deadline, live_table, set_up_logging
 from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.client.options.arguments import DEFAULT_GRACE, DEFAULT_LEASE
 from dibs.model.worker_record import without_reserved
+from dibs.storage.addresses import redact_url
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
@@ -204,6 +205,10 @@ def _import_application(application: str, url: str | None) -> Dibs:
         raise UsageError(
             f"{application} has a URL of its own, and it differs from --url: leave --url out, "
             "or create the application without a URL"
+        )
+    if url is None and (given := os.environ.get(URL_VARIABLE)) and app.url != resolve_url(given):
+        print_warning(
+            f"{application} has a URL of its own, {redact_url(app.url)}, and ignores ${URL_VARIABLE}"
         )
     return app
 

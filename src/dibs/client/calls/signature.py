@@ -23,6 +23,7 @@ from dibs.client.calls.task_payload import (
     TaskPayload,
     decode_task_payload,
 )
+from dibs.client.options.job_settings import CALL_SETTINGS
 from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde, data_format
 from dibs.client.options.value_hooks import dec_hook
 from dibs.errors import BadHandler, PermanentError, Refused
@@ -161,7 +162,11 @@ class CallSignature:
         try:
             return self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise _refused_call(f"{self.function.__name__}{self._signature}: {error}", str(error)) from None
+            settings = CALL_SETTINGS.intersection(kwargs) - self._signature.parameters.keys()
+            hint = "".join(f"; settings of a job go to .options({name}=...)" for name in sorted(settings)[:1])
+            raise _refused_call(
+                f"{self.function.__name__}{self._signature}: {error}{hint}", str(error)
+            ) from None
 
     def decode_arguments(self, serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
         """Return the arguments of a payload, each converted to its type hint. Raises PayloadMismatch."""

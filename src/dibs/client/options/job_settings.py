@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final, TypedDict
 
@@ -213,8 +214,12 @@ def check_setting_names(given: Iterable[str], known: frozenset[str]) -> None:
     """Raise Refused for an unknown name, for example a misspelled one. The error lists the `known` names."""
     for name in given:
         if name not in known:
+            like = get_close_matches(name, known, n=1)
+            hint = f"did you mean {like[0]!r}? The" if like else "the"
+            if name in CALL_SETTINGS:
+                hint = f"it is a setting of one job: task.options({name}=...). Here the"
             raise Refused(
-                f"unknown setting {name!r}; the settings are {', '.join(sorted(known))}", field=name
+                f"unknown setting {name!r}; {hint} settings are {', '.join(sorted(known))}", field=name
             )
 
 

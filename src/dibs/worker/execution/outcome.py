@@ -26,6 +26,7 @@ from dibs.model import schedule as model
 from dibs.model.job import EndKind, Error, JobData
 from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, Release, RetryLater, SettleAction
 from dibs.model.results import SettleResult
+from dibs.model.retry import is_exhausted
 from dibs.model.run_outcome import MISMATCH
 from dibs.model.schedule import TICK_ID, UNREADABLE_PAUSE, Schedule, is_tick_id, read_schedule
 from dibs.model.wakeup import EVALUATIONS, FLOW_ATTRIBUTE, with_wake_up
@@ -108,6 +109,8 @@ def _retry_number(invocation: Invocation, action: RetryLater) -> str:
         "timeout": (job.timeouts, limits.max_timeouts),
         "stall": (job.stalls, limits.max_stalls),
     }[action.cause]
+    if action.cause == "stall" and is_exhausted(number, most):
+        return "it has stalled too often and fails at its next claim,"
     return f"retry {number + 1}" if most is None else f"retry {number + 1} of {most}"
 
 
@@ -343,14 +346,13 @@ class RunOutcomes:
         is_routine = isinstance(action, Complete) or (
             isinstance(action, Release) and handler.queue == EVALUATIONS
         )
+        # A retry of a tick comes at the next tick at the latest, so the log tells the time of this action.
+        action = with_next_tick(invocation, action)
         if not is_routine or logger.isEnabledFor(logging.DEBUG):
             log_action(invocation, action)
         if FLOW_ATTRIBUTE in invocation.job.data.attributes and self._is_cross_queue:
             action = with_wake_up(action, invocation.job.id, invocation.job.data.attributes)
-        if handler.after is None and not may_be_tick(invocation):
-            self._settle(invocation, action)
-        else:
-            self.settle_with_hook(invocation, action)
+        self.settle_with_hook(invocation, action)
 
     def refuse_start(self, invocation: Invocation) -> bool:
         """Settle a claimed job that may not start. Return whether it was settled.
@@ -370,15 +372,16 @@ class RunOutcomes:
             action = with_wake_up(action, invocation.job.id, invocation.job.data.attributes)
         if isinstance(action, Release):
             self._settle(invocation, action)
-        elif isinstance(action, Cancelled) or calls_hook_after_stalls(invocation):
-            self.settle_with_hook(invocation, action)
+            return True
+        ended = with_next_tick(invocation, action)
+        if isinstance(ended, Cancelled) or calls_hook_after_stalls(invocation):
+            self.settle_with_hook(invocation, ended)
         else:
-            self._settle(invocation, with_next_tick(invocation, action))
+            self._settle(invocation, ended)
         return True
 
     def settle_with_hook(self, invocation: Invocation, action: SettleAction) -> None:
         """Settle a run with an action, which the hook of its task may change if it ends the job."""
-        action = with_next_tick(invocation, action)
         if invocation.handler.after is None or not isinstance(action, End):
             self._settle(invocation, action)
             return

@@ -158,5 +158,7 @@ def recovery_action(
         delay = limits.backoff.delay(run.stalls + 1, jitter_factor)
         if held_run.queue in (FLOWS, EVALUATIONS):
             delay = min(delay, LONGEST_FLOW_DELAY)
+        if is_exhausted(run.stalls, limits.max_stalls):
+            delay = 0  # the next claim fails the job
         action = RetryLater(cause="stall", delay=delay, error=crash.error)
     return action

@@ -64,6 +64,7 @@ STATEMENT_MODE: Final = "statement pooling mode"
 #: The messages of a server, a database and a role whose connections are all in use.
 _NO_CONNECTION: Final = re.compile("too many (connections|clients)|connection slots are reserved")
 #: The message of a server that lacks the database. Errors while connecting have no SQLSTATE to check.
+_NO_ROLE: Final = re.compile(r'role "[^"]*" does not exist')
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 
@@ -83,7 +84,7 @@ class DriverErrors:
     def to_connect_error(self, error: BaseException) -> StorageError:
         """Convert the error of a connection that could not be opened."""
         why = first_line(error)
-        if isinstance(error, _WRONG_PASSWORD) or "authentication failed" in why:
+        if isinstance(error, _WRONG_PASSWORD) or "authentication failed" in why or _NO_ROLE.search(why):
             return StorageUnavailable(f"{self.url}: the server refuses the user or the password: {why}")
         if isinstance(error, _BUSY) or _NO_CONNECTION.search(why):
             return StorageUnavailable(
