@@ -59,7 +59,7 @@ def claimed_run(index: int, id: str = "a") -> messages.ClaimedRun:
     return messages.ClaimedRun(index, id, 100 + index, 0, 500, 1, 2, None)
 
 
-def handler(**limits: int) -> Handler:
+def handler(**limits: int | None) -> Handler:
     return Handler(
         queue="q", function=print, is_async=False, serde=JSON, decode_arguments=arguments,
         limits=HandlerLimits(backoff=Exponential(1), **limits),
