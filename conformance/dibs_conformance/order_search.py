@@ -32,7 +32,7 @@ class SearchPart(Protocol):
 
     @property
     def unanswered(self) -> bool:
-        """True if the part may take effect in a later round, or never."""
+        """True if the call got no answer: it may take effect now, in a later round, or never."""
         ...
 
     @property

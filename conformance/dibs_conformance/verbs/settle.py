@@ -1,4 +1,4 @@
-"""The verb `settle`."""
+"""The verb `settle`: it draws settlements, calls storage and oracle, and compares their answers."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _by_descendants(nodes: Nodes) -> list[int]:
 
 
 def by_level_and_queue(nodes: Nodes) -> list[int]:
-    """Group nodes with the same queue and the same level."""
+    """Return a group number for each node: those of one queue and one level (`by_level`) share it."""
     return _numbered(zip(by_level(nodes), (node.queue for node in nodes), strict=True))
 
 

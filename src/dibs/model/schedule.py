@@ -80,7 +80,7 @@ class Every(Struct, frozen=True, tag="every"):
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
-    """The times of a job that runs again and again, and the job."""
+    """A schedule: its `times`, and in `data` the job that each of its ticks enqueues."""
 
     times: Every | Cron
     #: The data of the job of each tick, without the attributes of the schedule.

@@ -478,7 +478,7 @@ def _variant(request: Request) -> Variant:
 
 
 def error_text(error: DibsError) -> str:
-    """Return the message of an error; that of a batch has the messages of its items."""
+    """Return the message of an error; for a BatchRefused, the messages of its items, joined by "; "."""
     if isinstance(error, BatchRefused):
         return "; ".join(str(each) for each in error.exceptions)
     return str(error)

@@ -134,7 +134,7 @@ class Pages:
         )
 
     def forget(self) -> None:
-        """Read the storage for the next view of each page, as after a write."""
+        """Discard the cached readings after a write: the next view of each page reads the storage."""
         self._readings.clear()
         self.source.census.forget()
 

@@ -520,7 +520,7 @@ def all_runs(ids: Iterable[IdSteps]) -> list[list[RecordedRun]]:
 
 
 def runs_by_key(ids: Iterable[IdSteps]) -> Iterable[list[RecordedRun]]:
-    """Return the runs of each key."""
+    """Group the runs by the key of their job, without those of jobs without a key."""
     keys: dict[str, list[RecordedRun]] = defaultdict(list)
     for run in all_runs(ids)[0]:
         if run.claim.job_key:

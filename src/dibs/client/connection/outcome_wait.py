@@ -152,7 +152,7 @@ async def watch_progress(client: QueueClient, id: str, revision: int) -> AsyncIt
 
 
 async def _read_slot(client: QueueClient, id: str) -> Slot:
-    """Return the slot of the id. The `call_timeout` of the app ends no wait, so read again after it."""
+    """Return the slot of the id. After StorageBusy read again, because `call_timeout` must not end a wait."""
     while True:
         try:
             return await client.get(id)
@@ -161,7 +161,8 @@ async def _read_slot(client: QueueClient, id: str) -> Slot:
 
 
 def find_report(part: Job | Outcome | None) -> tuple[int, bytes] | None:
-    """Return the fence and the last progress of an active run, or of the run of an outcome; None for none."""
+    """Return the fence and the last progress of the run of an active job, or of an outcome; None without a
+    run, or if it reported no progress."""
     run = part.run if isinstance(part, Job) else part
     return None if run is None or run.progress is None else (run.fence, run.progress)
 

@@ -58,7 +58,7 @@ def _relation(database: duckdb.DuckDBPyConnection, source: TableRows) -> duckdb.
 
 @frozen
 class DuckDBEngine:
-    """`Engine` documents the methods."""
+    """The engine that runs the statements in this process, on DuckDB. `Engine` documents the methods."""
 
     _database: duckdb.DuckDBPyConnection
     _folder: Path

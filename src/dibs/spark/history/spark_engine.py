@@ -124,7 +124,7 @@ def _sized_settings(size: int, tasks: int) -> dict[str, str]:
 
 @frozen
 class SparkEngine:
-    """`Engine` documents the methods."""
+    """The engine that runs the statements of the history on Spark. `Engine` documents the methods."""
 
     _spark: SparkSession
     _folder: Path

@@ -202,7 +202,7 @@ class HistoryTable:
             )
 
     def delete_before(self, column: str, moment: int) -> None:
-        """Delete the rows with an earlier time (ms) in a column, in steps of a day at least."""
+        """Delete the rows whose time (ms) in a column is before `moment`, if any is a day older."""
         files = pa.table(self.delta.get_add_actions(flatten=True))
         oldest = pc.min(files[f"min.{column}"]).as_py() if f"min.{column}" in files.column_names else None
         if oldest is not None and oldest.timestamp() * 1000 < moment - DAY_MS:

@@ -57,7 +57,7 @@ class QueuePart:
 
 
 def record_pages(connection: StorageConnection, part: QueueRange) -> Iterator[Sequence[ExportRecord]]:
-    """Yield the ids of a partition, page by page."""
+    """Yield the export records, each an id with its slot, of a partition, page by page."""
     if part.ids is not None:
         for at in range(0, len(part.ids), PAGE):
             ids = part.ids[at : at + PAGE]

@@ -179,7 +179,7 @@ class RejectsFile:
         self.count: int = 0
 
     def add(self, batch: pa.RecordBatch, row: int, refused: Refused) -> None:
-        """Add one row of a batch with the error."""
+        """Keep one refused row with the field and the reason of its error, to be written with others."""
         self._rows.append(batch.slice(row, 1))
         self._reasons.append((refused.field, str(refused)))
         self.count += 1

@@ -20,7 +20,7 @@ COUNTED: Final = 20_000
 
 
 def get(index: Index, queue: str, ids: Sequence[str]) -> list[Slot]:
-    """Return the slot of each id, without an expired outcome that prune has not yet removed."""
+    """Return the slot of each id. An expired outcome is absent, even if prune has not removed it."""
     source = index.find_queue(queue)
     return [rules.hide_expired_outcome(source.slots.get(id, EMPTY), index.now) for id in ids]
 

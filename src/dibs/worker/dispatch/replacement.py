@@ -38,7 +38,7 @@ class TickReplacement:
     _cancel_run: Callable[[Invocation], None]
 
     def watch(self, invocation: Invocation) -> None:
-        """Watch a run that has started, if its schedule replaces runs."""
+        """Start the timer that asks a run of a schedule with overlap="replace" to stop at the next tick."""
         if not may_be_tick(invocation):
             return
         schedule = find_schedule(invocation.handler, invocation.job.id, invocation.job.data)

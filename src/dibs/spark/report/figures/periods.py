@@ -279,6 +279,6 @@ def _points(minutes: Sequence[Mapping[str, Any]], begin: int, end: int, most: in
 
 
 def _rate(rows: Sequence[Mapping[str, Any]], name: str, step: int) -> float:
-    """Return the mean of a column per minute; four digits are more than a chart shows."""
+    """Return the sum of a column, divided by the minutes of a step, rounded to four digits for a chart."""
     total: float = sum(row[name] for row in rows)
     return round(total * MINUTE / step, 4)

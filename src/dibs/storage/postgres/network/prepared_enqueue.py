@@ -131,7 +131,7 @@ class EnqueueInFlight:
             self._end(answer)
 
     def _watch(self, wanted: int) -> None:
-        """Wait for another state of the socket than before."""
+        """Call `_advance` when the socket is ready for `wanted`, in place of what was registered before."""
         if wanted == self._watched:
             return
         socket, loop, changed = self._socket, self._loop, wanted ^ self._watched
