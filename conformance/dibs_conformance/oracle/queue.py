@@ -165,7 +165,8 @@ class OracleQueue:
 
     def expired_entries(self, now: int) -> int:
         """Return the most entries that prune may remove: expired outcomes and request keys, events older than
-        `log_age`, and every clock."""
+        `log_age`, and every clock.
+        """
         outcomes = sum(one.outcome is not None and not one.live_outcome(now) for one in self.ids.values())
         keys = sum(now >= key.expires_at for key in self.keys.values())
         clocks = 1 + len(self.starts.by_key)

@@ -224,7 +224,8 @@ class Feed:
 
     def _followed_ids(self) -> list[str]:
         """Return the ids whose events wake this feed; an empty list means each id of the queue, as for a feed
-        that names no ids or more than MAX_FOLLOWED."""
+        that names no ids or more than MAX_FOLLOWED.
+        """
         return [] if self._ids is None or len(self._ids) > MAX_FOLLOWED else sorted(self._ids)
 
     async def _wait_for_change(self, storage: Storage) -> None:

@@ -162,7 +162,8 @@ async def _read_slot(client: QueueClient, id: str) -> Slot:
 
 def find_report(part: Job | Outcome | None) -> tuple[int, bytes] | None:
     """Return the fence and the last progress of the run of an active job, or of an outcome; None without a
-    run, or if it reported no progress."""
+    run, or if it reported no progress.
+    """
     run = part.run if isinstance(part, Job) else part
     return None if run is None or run.progress is None else (run.fence, run.progress)
 
