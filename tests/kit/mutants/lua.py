@@ -107,6 +107,42 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "math.max(found.expires_at, queue.now + ttl)",
         "queue.now + ttl",
     ),
+    "lua_a_fast_end_keeps_the_output": (
+        "output goes with its job",
+        "include/complete_claimed",
+        "    if outputs and outputs[id] then return false end\n",
+        "",
+    ),
+    "lua_a_failed_job_comes_back_without_output": (
+        "output goes with its job",
+        "retry_failed",
+        "  return_output(queue, id)\n",
+        "  drop_output(queue, id)\n",
+    ),
+    "lua_a_forget_leaves_output": (
+        "output goes with its job",
+        "forget",
+        "  drop_output(queue, id)\n",
+        "",
+    ),
+    "lua_expired_output_is_shown": (
+        "output goes with its job",
+        "output",
+        "local first = live_outcome(queue, id) and 0 or known.begin",
+        "local first = 0",
+    ),
+    "lua_a_trim_of_output_is_not_told": (
+        "a reader misses no chunk",
+        "include/output",
+        "      known.cut, known.cut_index = tonumber(number), tonumber(index)\n",
+        "",
+    ),
+    "lua_a_chunk_counts_only_its_bytes": (
+        "output is bounded",
+        "include/output",
+        "    known.bytes = known.bytes + #ARGV[i] + CHUNK_OVERHEAD\n",
+        "    known.bytes = known.bytes + #ARGV[i]\n",
+    ),
     "lua_serve_has_no_fail_queue": (
         "a failure is handled once",
         "serve",

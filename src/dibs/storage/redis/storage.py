@@ -464,8 +464,19 @@ class RedisStorage(RedisSession):
         output: Sequence[bytes] = (),
         now: int | None = None,
     ) -> ReportStatus:
-        checks.check_report(queue, progress, memo, self.limits, id=id, fence=fence, output=output)
-        arguments = [codec.encode_id(id), str(fence), progress or b"", *([] if memo is None else [memo])]
+        checks.check_report(
+            queue,
+            progress,
+            memo,
+            self.limits,
+            id=id,
+            fence=fence,
+            output=output,
+            keeps_output=self.capabilities.output,
+        )
+        arguments: list[Any] = [codec.encode_id(id), str(fence), progress or b""]
+        if memo is not None or output:
+            arguments += [memo or b"", b"0" if memo is None else b"1", *output]
         reply = await self._run_script("report", queue, now, *arguments)
         return cast("ReportStatus", reply.decode())
 
@@ -621,7 +632,11 @@ class RedisStorage(RedisSession):
         id: str | None = None,
         now: int | None = None,
     ) -> EventPage:
-        checks.check_events(queue, limit, self.limits, id=id)
+        checks.check_events(queue, limit, self.limits, id=id, keeps_output=self.capabilities.output)
+        if id is not None:
+            wanted = codec.encode_id(id), event_log.encode_output_request(after), limit
+            reply = await self._run_script("output", queue, now, *wanted, repeatable=True)
+            return self._decode(queue, event_log.decode_output, reply, id, after)
         self._time_argument(now)
         reply = await self._run_script_untimed("events", queue, event_log.encode_page_request(after, limit))
         return self._decode(queue, event_log.decode_page, reply, after, limit)

@@ -75,6 +75,50 @@ def decode_page(reply: list[Any], after: str | None, limit: int) -> EventPage:
     )
 
 
+#: Time, attempt, fence, first and revision of a chunk, before its holder.
+_CHUNK: Final = Layout(">QIQQQ")
+
+
+def encode_output_request(after: str | None) -> str:
+    """Return the first chunk that output.lua is to return. Raise Refused if `after` is not an offset."""
+    if after == LATEST:
+        return LATEST
+    number, index = parse_offset(after)
+    return f"{number}-{index + 1}"
+
+
+def decode_output(reply: list[Any], id: str, after: str | None) -> EventPage:
+    """Return the page of chunks in a reply of output.lua."""
+    if after == LATEST:
+        return EventPage(events=(), offset=_chunk_offset(reply[0]) if reply[0] else "")
+    events = tuple((_chunk_offset(entry), _decode_chunk(id, entry, parts)) for entry, parts in reply[2:])
+    return EventPage(
+        events=events,
+        offset=events[-1][0] if events else after or "",
+        fell_off=after is not None and bool(reply[1]) and after < _chunk_offset(reply[1]),
+    )
+
+
+def _chunk_offset(entry: bytes) -> str:
+    number, _, index = entry.partition(b"-")
+    return format_offset(int(number), int(index))
+
+
+def _decode_chunk(id: str, entry: bytes, parts: list[bytes]) -> LogEvent:
+    """Unpack a chunk. storage/redis/lua/include/output.lua documents the layout."""
+    try:
+        _, header, _, chunk = parts
+        at, attempt, fence, first, revision = _CHUNK.unpack_from(header)
+        holder, _ = read_sized(header, _CHUNK.size)
+        text = holder.decode()
+    except jobs.DECODE_ERRORS:
+        raise jobs.UnreadableRecord("output", entry.decode()) from None
+    return LogEvent(
+        kind="output", id=id, at=at, attempt=attempt, fence=fence, holder=text, first=first,
+        revision=revision, result=chunk,
+    )  # fmt: skip
+
+
 def entry_number(entry: bytes) -> int:
     """Return the number in the id of a stream entry: 42 for b"42-0", and 0 for b"" (no entry)."""
     return int(entry.partition(b"-")[0] or 0)

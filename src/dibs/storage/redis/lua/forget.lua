@@ -126,6 +126,7 @@ local function forget(id)
   end
   if read_field(queue, 'outcomes', id) then remove_outcome(queue, id) end
   set_field(queue, 'dropped', id, false)
+  drop_output(queue, id)
   if not job and not ended and not is_damaged then return 0 end
   note_end(queue, id)
   log_change(queue, 'forgotten', id)

@@ -14,6 +14,7 @@ local queue, reply = open_queue(KEYS[1], ARGV[1]), {}
 local function remove_expired(id)
   if read_field(queue, 'outcomes', id) then remove_outcome(queue, id) end
   set_field(queue, 'dropped', id, false)
+  drop_output(queue, id)
 end
 
 -- End a job whose cancel was requested. As in return_job, such a job never waits again.

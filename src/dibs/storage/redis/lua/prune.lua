@@ -27,6 +27,7 @@ for _, name in ipairs(OUTCOME_KINDS) do
   for _, id in ipairs(ids) do
     set_field(queue, 'outcomes', id, false)
     plan(queue, 'zset', name, id, false)
+    drop_older(queue, id)
     if not read_field(queue, 'waiting', id) and not read_field(queue, 'active', id) then
       set_field(queue, 'dropped', id, false)
     end
@@ -37,6 +38,7 @@ end
 local kept, unread, passed = each_expired_kept(queue, limit - outcomes, MAX_READ, function(id, text)
   uncount_kept(queue, id, text)
   set_field(queue, 'outcomes', id, false)
+  drop_older(queue, id)
   if not read_field(queue, 'waiting', id) and not read_field(queue, 'active', id) then
     set_field(queue, 'dropped', id, false)
   end

@@ -18,6 +18,7 @@ local function retry(id)
   if ended.kind ~= 2 then return OUTCOME_KINDS[ended.kind] end
   if not ended.data then return 'not_kept' end
   remove_outcome(queue, id)
+  return_output(queue, id)
   local job = new_job({id = id, priority = ended.priority, run_at = queue.now + delay, data = ended.data}, queue.now,
     next_number(queue))
   job.origin = ended.origin

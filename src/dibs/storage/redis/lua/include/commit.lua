@@ -3,6 +3,7 @@
 -- @include claim_order
 -- @include event_log
 -- @include groups
+-- @include output
 
 local function check_queue(queue)
   if queue.plan ~= EMPTY then
@@ -15,6 +16,7 @@ local function check_queue(queue)
   if queue.touched then limits.check_types(queue) end
   if queue.kept_counts then check_key(queue, 'ends', 'hash') end
   check_log_type(queue)
+  if queue.stream_writes then check_streams(queue) end
 end
 
 -- Return whether a command was sent.
@@ -96,6 +98,7 @@ local function write_rest(queue)
   end
   write_kept_counts(queue)
   if #queue.events > 0 then write_log(queue) end
+  if queue.stream_writes then write_streams(queue) end
   if queue.touched or queue.log_trimmed then write_state(queue) end
   if queue.incarnation then
     call('HSET', queue.incarnation.key, 'id', queue.incarnation.id, 'ahead', decimal(queue.ahead))

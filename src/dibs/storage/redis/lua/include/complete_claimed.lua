@@ -70,6 +70,7 @@ local function completer(queue)
   local keeps, needs_general_path = age ~= '0', keeps_data or queue.log_results > 0
   local general = HAS_RETENTION + HAS_KEY + (keeps and HAS_ATTRIBUTES or 0)
   local active, successors, outcomes = queue.fields.active, queue.fields.successors, queue.fields.outcomes
+  local outputs = queue.has_output and queue.fields.outputs
   local drops_ranges = not keeps and call('EXISTS', queue.prefix .. 'dropped') == 1
   local ended, stored, gone, held = own(queue, 'ended_ids'), nil, nil, {}
   -- The open group: the bytes that all its records begin with, what they share, and what follows from it.
@@ -122,6 +123,7 @@ local function completer(queue)
   local function complete(id, settlement)
     local text, result = active[id], nil
     if needs_general_path or not text or successors[id] then return false end
+    if outputs and outputs[id] then return false end
     if not (group and find(text, start, 1, true) == 1) and not begin(text) then return false end
     local kind, has = byte(settlement, 9, 10)
     if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 1, 8) ~= group.packed_fence or sub(settlement, 19, 20) ~= '\0\0' then
@@ -159,6 +161,7 @@ local function settle_all(queue, name, fail_prefix, manual, count, at)
   prefetch(queue, 'active', ids)
   prefetch_if_any(queue, 'successors', ids)
   prefetch_if_any(queue, 'outcomes', ids)
+  if queue.has_output then prefetch_if_any(queue, 'outputs', ids) end
   local complete, finish = completer(queue)
   local then_at = at + 2 * count
   local fail_queue

@@ -12,6 +12,7 @@
 -- @include claim_order
 -- @include event_log
 -- @include fold
+-- @include output
 -- @include short_outcomes
 
 local OUTCOME_KINDS = {'completed', 'failed', 'cancelled'}
@@ -153,6 +154,7 @@ end
 -- goes, and the dropped ranges of an id without a new current job.
 local function store_end(queue, job, settlement, is_promoted)
   local text, score = encode_outcome(queue, job, settlement.kind, settlement)
+  if queue.has_output then end_output(queue, job.id, text ~= nil) end
   if text then return store_outcome(queue, job.id, settlement.kind, text, score) end
   remove_outcome(queue, job.id)
   if not is_promoted and call('EXISTS', queue.prefix .. 'dropped') == 1 then set_field(queue, 'dropped', job.id, false) end

@@ -9,7 +9,8 @@
 -- time      I8 now, I8 lead: the highest time of the queue, and the ms by which it is ahead of the server's clock
 -- numbers   I7 number, work, ended, log_size, trimmed, I4 retrying, B keyed, B configured, then c13 PROCESS, I7 ahead for the
 --           latest process with functions, and for that with scripts. `keyed` is 1 while jobs with a key wait, 2 after
---           that, and 0 in a queue that never had one. `configured` is 1 if a setting has another value than its default
+--           that, and 0 in a queue that never had one. `configured` is 1 if a setting has another value than its default,
+--           and 2 more after the first output of a run
 -- secret, groups, reported, clock, and a field for each setting
 --
 -- Why two packed fields: a step reads and writes all of these numbers, and each field of its own takes 3,000 instructions
@@ -130,8 +131,9 @@ local function read_numbers(queue, text)
   local keyed, configured
   queue.number, queue.work, queue.ended, queue.log_size, queue.trimmed, queue.retrying, keyed, configured =
     unpack_from('>I7I7I7I7I7I4BB', text)
-  if queue.number > MAX_NUMBER or keyed > 2 or configured > 1 then damaged('meta', 'numbers') end
-  queue.keyed, queue.had_keys, queue.configured, queue.processes = keyed == 1, keyed > 0, configured == 1, sub(text, PROCESSES_AT)
+  if queue.number > MAX_NUMBER or keyed > 2 or configured > 3 then damaged('meta', 'numbers') end
+  queue.keyed, queue.had_keys, queue.configured, queue.processes = keyed == 1, keyed > 0, configured % 2 == 1, sub(text, PROCESSES_AT)
+  queue.has_output = configured > 1
   local at = string.find(text, PROCESS, PROCESSES_AT, true)
   if at then queue.ahead = unpack_from('>I7', text, at + #PROCESS) end
 end
@@ -198,7 +200,8 @@ end
 local function write_state(queue)
   call('HSET', queue.keys.meta, 'time', pack('>I8I8', queue.now, queue.lead), 'numbers',
     pack('>I7I7I7I7I7I4BB', queue.number, queue.work, queue.ended, queue.log_size, queue.trimmed, math.max(0, queue.retrying),
-      queue.keyed and 1 or queue.had_keys and 2 or 0, queue.configured and 1 or 0) .. queue.processes)
+      queue.keyed and 1 or queue.had_keys and 2 or 0, (queue.configured and 1 or 0) + (queue.has_output and 2 or 0))
+      .. queue.processes)
 end
 
 -- Begin the incarnation of this server process in a queue, which `commit` then writes, and return the µs by which its

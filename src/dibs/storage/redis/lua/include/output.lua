@@ -1,0 +1,128 @@
+-- The output of ids (docs/explanation/contract.md, The output of a run).
+--
+-- The stream `output:ID` has an entry for each chunk: its id is the number of the report and the index in it. Field `h` has
+-- I8 time, I4 attempt, I8 fence, I8 first, I8 revision, I4 + holder, and field `c` the chunk.
+-- The hash `outputs` has for each id with output:
+--
+-- I8 begin, I8 cut, I4 cut_index, I4 bytes, I4 older: chunks before the number `begin` are those of the outcome, and
+-- `older` are their bytes; the last chunk that was removed to keep the bound is cut-cut_index, 0-0 for none; `bytes` is
+-- the size of all chunks. A flag in the field `numbers` of `meta` says whether a queue ever had output, so that others
+-- pay nothing.
+
+-- @include queue
+
+local MOST_OUTPUT, CHUNK_OVERHEAD, TRIM_AT_ONCE = 1048576, 64, 64
+
+local function read_output(queue, id)
+  local text = queue.has_output and read_field(queue, 'outputs', id)
+  if not text then return nil end
+  if #text ~= 28 then damaged('outputs', id) end
+  local begin, cut, cut_index, bytes, older = unpack_from('>I8I8I4I4I4', text)
+  return {begin = begin, cut = cut, cut_index = cut_index, bytes = bytes, older = older}
+end
+
+-- Plan a command on the stream of an id. `commit` sends it after the planned writes.
+local function plan_stream(queue, id, command, args)
+  queue.stream_writes = queue.stream_writes or {}
+  table.insert(queue.stream_writes, {key = queue.prefix .. 'output:' .. id, command = command, args = args})
+end
+
+local function check_streams(queue)
+  for _, one in ipairs(queue.stream_writes) do expect_type(one.key, 'stream') end
+end
+
+local function write_streams(queue)
+  for _, one in ipairs(queue.stream_writes) do
+    if one.command == 'XADD' then
+      for _, entry in ipairs(one.args) do call('XADD', one.key, entry[1], 'h', entry[2], 'c', entry[3]) end
+    elseif one.command == 'UNLINK' then
+      call('UNLINK', one.key)
+    else
+      send_chunked('XDEL', one.key, one.args)
+    end
+  end
+end
+
+local function drop_output(queue, id)
+  if not read_output(queue, id) then return end
+  set_field(queue, 'outputs', id, false)
+  plan_stream(queue, id, 'UNLINK')
+end
+
+-- Store what is known of the output of an id; without a chunk, remove it.
+local function store_output(queue, id, known)
+  if known.bytes == 0 then return drop_output(queue, id) end
+  set_field(queue, 'outputs', id, pack('>I8I8I4I4I4', known.begin, known.cut, known.cut_index, known.bytes, known.older))
+end
+
+-- Remove the chunks of the outcome. The caller stores what is known.
+local function remove_older(queue, id, known)
+  if known.older > 0 and known.older < known.bytes then
+    local gone = {}
+    for _, entry in ipairs(call('XRANGE', queue.prefix .. 'output:' .. id, '-', '(' .. decimal(known.begin) .. '-0')) do
+      gone[#gone + 1] = entry[1]
+    end
+    if #gone > 0 then plan_stream(queue, id, 'XDEL', gone) end
+  end
+  known.bytes, known.older = known.bytes - known.older, 0
+  if known.cut < known.begin then known.cut, known.cut_index = 0, 0 end
+end
+
+-- The current of an id ends: its chunks are those of the outcome now, if that is kept.
+local function end_output(queue, id, is_kept)
+  local known = read_output(queue, id)
+  if not known then return end
+  if not is_kept then return drop_output(queue, id) end
+  remove_older(queue, id, known)
+  known.older, known.begin = known.bytes, queue.number + 1
+  store_output(queue, id, known)
+end
+
+-- The outcome of an id is removed, and its job, if any, stays.
+local function drop_older(queue, id)
+  local known = read_output(queue, id)
+  if not known then return end
+  remove_older(queue, id, known)
+  store_output(queue, id, known)
+end
+
+-- The outcome of an id becomes its job again.
+local function return_output(queue, id)
+  local known = read_output(queue, id)
+  if not known then return end
+  known.begin, known.older = 0, 0
+  store_output(queue, id, known)
+end
+
+-- Remove the oldest chunks until the rest is small enough. A report alone is never too large.
+local function trim_output(queue, id, known)
+  local key, from, gone = queue.prefix .. 'output:' .. id, '-', {}
+  while known.bytes > MOST_OUTPUT do
+    local entries = call('XRANGE', key, from, '+', 'COUNT', TRIM_AT_ONCE)
+    if #entries == 0 then damaged('outputs', id) end
+    for _, entry in ipairs(entries) do
+      if known.bytes <= MOST_OUTPUT then break end
+      local size, number, index = #entry[2][4] + CHUNK_OVERHEAD, string.match(entry[1], '^(%d+)-(%d+)$')
+      known.bytes, known.older = known.bytes - size, math.max(0, known.older - size)
+      known.cut, known.cut_index = tonumber(number), tonumber(index)
+      gone[#gone + 1], from = entry[1], '(' .. entry[1]
+    end
+  end
+  if #gone > 0 then plan_stream(queue, id, 'XDEL', gone) end
+end
+
+-- Append the chunks in ARGV from `at` on to the output of an active job.
+local function append_output(queue, job, at)
+  local id, number = job.id, decimal(next_number(queue))
+  local known = read_output(queue, id) or {begin = 0, cut = 0, cut_index = 0, bytes = 0, older = 0}
+  local header = pack('>I8I4I8I8I8', queue.now, job.attempts, job.fence, job.first, job.revision) .. sized(job.holder or '')
+  local entries = {}
+  for i = at, #ARGV do
+    entries[#entries + 1] = {number .. '-' .. decimal(i - at), header, ARGV[i]}
+    known.bytes = known.bytes + #ARGV[i] + CHUNK_OVERHEAD
+  end
+  trim_output(queue, id, known)
+  plan_stream(queue, id, 'XADD', entries)
+  queue.has_output = true
+  store_output(queue, id, known)
+end
