@@ -11,10 +11,11 @@ from dibs.cli import json_output, options
 from dibs.cli.completion import complete_queue
 from dibs.cli.errors import UsageError
 from dibs.cli.options import Format
-from dibs.cli.output import ExitCode, print_json, print_lines
+from dibs.cli.output import ExitCode, escape, print_json, print_lines, print_warning
 from dibs.cli.parsing import changed_settings
 from dibs.cli.storage_access import ListedFile, connect, file_url_directory, format_files, list_files
 from dibs.cli.tables import print_tab_separated, print_table
+from dibs.model.events import LogEvent
 from dibs.model.job import EMPTY, Slot
 from dibs.model.results import Counts, QueueInfo
 from dibs.model.worker_record import without_reserved
@@ -60,6 +61,10 @@ CAPABILITY_TEXTS = {
     "manual_clock": ("can be opened with a manual clock, for tests", "always uses its own clock"),
 }
 
+
+#: Most chunks of output that one read returns, and the longest time between two reads of --follow, s.
+PAGE_SIZE = 100
+POLL_INTERVAL = 1.0
 
 #: State of an id -> the words that `dibs show` prints after the id.
 STATE_TEXTS = {
@@ -198,15 +203,54 @@ def _queue_row(info: QueueInfo, counts: Counts) -> tuple[object, ...]:
     return info.name, *numbers, changed_settings(info.settings)
 
 
+async def _print_output(storage: Storage, queue: str, id: str, output: Format, *, follow: bool) -> None:
+    """Print the chunks of an id, one a line. With `follow`, go on until the id has no job."""
+    since: Mapping[str, str] | None = None
+    after = ""
+    while True:
+        if follow:
+            wake = await storage.wait([queue], for_="progress", ids=[id], since=since, timeout=0)
+            since = wake.since
+        (slot,) = await storage.get(queue, [id])
+        while (page := await storage.events(queue, after=after, limit=PAGE_SIZE, id=id)).events:
+            if page.fell_off:
+                print_warning("chunks before these are missing: an id keeps at most 1 MiB of output")
+            for offset, event in page.events:
+                _print_chunk(offset, event, output)
+            after = page.offset
+        if not follow or slot.current is None:
+            return
+        await storage.wait([queue], for_="progress", ids=[id], since=since, timeout=POLL_INTERVAL)
+
+
+def _print_chunk(offset: str, event: LogEvent, output: Format) -> None:
+    # The first byte of a chunk is its kind (dibs.client.calls.run_output).
+    raw = event.result or b""
+    value, at = json_output.decode_stored(raw[1:]), json_output.format_time(event.at)
+    if output == "json":
+        fields = {"offset": offset, "at": at, "attempt": event.attempt, "value": value}
+        print_json(fields)
+    elif output == "lines":
+        print_tab_separated([(offset, at, event.attempt, _format_encoded(value))])
+    else:
+        is_text = value["encoding"] == "json" and isinstance(value["value"], str)
+        text = value["value"] if is_text else _format_encoded(value)
+        print_lines(escape(f"{at}  {event.attempt}  {text}"))
+
+
 # The brackets in the two metavars make one pair in the usage line: [QUEUE ID].
 @click.command("show")
 @click.argument(
     "queue", metavar="[QUEUE", required=False, help="Name of the queue.", shell_complete=complete_queue
 )
 @click.argument("id", metavar="ID]", required=False, help="Id of the job.")
+@click.option("--output", "written", is_flag=True, help="Print what the runs of the job have written.")
+@click.option("--follow", is_flag=True, help="With --output: go on until the id has no job.")
 @options.url
 @options.output
-async def command(queue: str | None, id: str | None, *, url: str | None, output: Format) -> ExitCode:
+async def command(
+    queue: str | None, id: str | None, *, written: bool, follow: bool, url: str | None, output: Format
+) -> ExitCode:
     """Show one job: its current state, its blocked successor and the outcome of its last run.
 
     Without queue and id, describe the storage: its durability, capabilities, queues and files.
@@ -214,14 +258,22 @@ async def command(queue: str | None, id: str | None, *, url: str | None, output:
 
     Examples:
         dibs show emails welcome-42 --url file:./jobs
+        dibs show answers a-7 --output --follow --url file:./jobs
         dibs show --url file:./jobs
     """
+    if follow and not written:
+        raise UsageError("--follow is for --output; add it")
+    if id is None and written:
+        raise UsageError("--output needs a queue and an id: write dibs show QUEUE ID --output")
     if queue is None:
         return await show_storage(url, output)
     if id is None:
         raise UsageError(f"the id is missing: write dibs show {queue} ID; `dibs list {queue}` prints ids")
     async with connect(url) as storage:
         (slot,) = await storage.get(queue, [id])
+        if written:
+            await _print_output(storage, queue, id, output, follow=follow)
+            return ExitCode.REFUSED if slot == EMPTY else ExitCode.DONE
     if output == "json":
         print_json(json_output.slot_fields(queue, id, slot))
     elif output == "lines":
