@@ -39,6 +39,8 @@ logger = logging.getLogger("dibs.worker")
 
 #: Seconds from the start of a worker to its record: a program that works for a moment writes none.
 FIRST_AFTER: Final = 1.0
+#: Seconds from the record to its first refresh: by then most workers have started all their processes.
+REFRESH_AFTER: Final = 4.0
 #: The longest pause between two refreshes, in seconds, and the pause in leases for shorter leases.
 REFRESH_EVERY: Final = 30.0
 REFRESH_LEASES: Final = 2
@@ -81,7 +83,7 @@ class WorkerRecordKeeper:
         while True:
             await self._try_write(prune=turn % PRUNE_EACH == 0)
             turn += 1
-            await asyncio.sleep(self.pause)
+            await asyncio.sleep(min(REFRESH_AFTER, self.pause) if turn == 1 else self.pause)
 
     async def _try_write(self, *, prune: bool) -> None:
         try:
