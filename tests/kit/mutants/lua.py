@@ -116,7 +116,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "lua_a_failed_job_comes_back_without_output": (
         "output goes with its job",
         "retry_failed",
-        "  return_output(queue, id)\n",
+        "  return_output(id)\n",
         "  drop_output(queue, id)\n",
     ),
     "lua_a_forget_leaves_output": (
@@ -133,13 +133,13 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "lua_a_trim_of_output_is_not_told": (
         "a reader misses no chunk",
-        "include/output",
+        "report",
         "      known.cut, known.cut_index = tonumber(number), tonumber(index)\n",
         "",
     ),
     "lua_a_chunk_counts_only_its_bytes": (
         "output is bounded",
-        "include/output",
+        "report",
         "    known.bytes = known.bytes + #ARGV[i] + CHUNK_OVERHEAD\n",
         "    known.bytes = known.bytes + #ARGV[i]\n",
     ),

@@ -19,6 +19,14 @@ local function expired(name, most)
   return call('ZRANGEBYSCORE', queue.prefix .. name, '-inf', decimal(queue.now), 'LIMIT', 0, most)
 end
 
+-- The outcome of an id is removed, and its job, if any, stays.
+local function drop_older(id)
+  local known = read_output(queue, id)
+  if not known then return end
+  remove_older(queue, id, known)
+  store_output(queue, id, known)
+end
+
 local outcomes = 0
 for _, name in ipairs(OUTCOME_KINDS) do
   local ids = expired(name, limit - outcomes)
@@ -27,7 +35,7 @@ for _, name in ipairs(OUTCOME_KINDS) do
   for _, id in ipairs(ids) do
     set_field(queue, 'outcomes', id, false)
     plan(queue, 'zset', name, id, false)
-    drop_older(queue, id)
+    drop_older(id)
     if not read_field(queue, 'waiting', id) and not read_field(queue, 'active', id) then
       set_field(queue, 'dropped', id, false)
     end
@@ -38,7 +46,7 @@ end
 local kept, unread, passed = each_expired_kept(queue, limit - outcomes, MAX_READ, function(id, text)
   uncount_kept(queue, id, text)
   set_field(queue, 'outcomes', id, false)
-  drop_older(queue, id)
+  drop_older(id)
   if not read_field(queue, 'waiting', id) and not read_field(queue, 'active', id) then
     set_field(queue, 'dropped', id, false)
   end

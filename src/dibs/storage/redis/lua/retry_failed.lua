@@ -11,6 +11,14 @@
 
 local queue, delay = open_queue(KEYS[1], ARGV[1]), tonumber(ARGV[2])
 
+-- The outcome of an id becomes its job again.
+local function return_output(id)
+  local known = read_output(queue, id)
+  if not known then return end
+  known.begin, known.older = 0, 0
+  store_output(queue, id, known)
+end
+
 local function retry(id)
   if read_field(queue, 'waiting', id) or read_field(queue, 'active', id) then return 'live' end
   local ended = live_outcome(queue, id)
@@ -18,7 +26,7 @@ local function retry(id)
   if ended.kind ~= 2 then return OUTCOME_KINDS[ended.kind] end
   if not ended.data then return 'not_kept' end
   remove_outcome(queue, id)
-  return_output(queue, id)
+  return_output(id)
   local job = new_job({id = id, priority = ended.priority, run_at = queue.now + delay, data = ended.data}, queue.now,
     next_number(queue))
   job.origin = ended.origin

@@ -11,8 +11,6 @@
 
 -- @include queue
 
-local MOST_OUTPUT, CHUNK_OVERHEAD, TRIM_AT_ONCE = 1048576, 64, 64
-
 local function read_output(queue, id)
   local text = queue.has_output and read_field(queue, 'outputs', id)
   if not text then return nil end
@@ -75,54 +73,5 @@ local function end_output(queue, id, is_kept)
   if not is_kept then return drop_output(queue, id) end
   remove_older(queue, id, known)
   known.older, known.begin = known.bytes, queue.number + 1
-  store_output(queue, id, known)
-end
-
--- The outcome of an id is removed, and its job, if any, stays.
-local function drop_older(queue, id)
-  local known = read_output(queue, id)
-  if not known then return end
-  remove_older(queue, id, known)
-  store_output(queue, id, known)
-end
-
--- The outcome of an id becomes its job again.
-local function return_output(queue, id)
-  local known = read_output(queue, id)
-  if not known then return end
-  known.begin, known.older = 0, 0
-  store_output(queue, id, known)
-end
-
--- Remove the oldest chunks until the rest is small enough. A report alone is never too large.
-local function trim_output(queue, id, known)
-  local key, from, gone = queue.prefix .. 'output:' .. id, '-', {}
-  while known.bytes > MOST_OUTPUT do
-    local entries = call('XRANGE', key, from, '+', 'COUNT', TRIM_AT_ONCE)
-    if #entries == 0 then damaged('outputs', id) end
-    for _, entry in ipairs(entries) do
-      if known.bytes <= MOST_OUTPUT then break end
-      local size, number, index = #entry[2][4] + CHUNK_OVERHEAD, string.match(entry[1], '^(%d+)-(%d+)$')
-      known.bytes, known.older = known.bytes - size, math.max(0, known.older - size)
-      known.cut, known.cut_index = tonumber(number), tonumber(index)
-      gone[#gone + 1], from = entry[1], '(' .. entry[1]
-    end
-  end
-  if #gone > 0 then plan_stream(queue, id, 'XDEL', gone) end
-end
-
--- Append the chunks in ARGV from `at` on to the output of an active job.
-local function append_output(queue, job, at)
-  local id, number = job.id, decimal(next_number(queue))
-  local known = read_output(queue, id) or {begin = 0, cut = 0, cut_index = 0, bytes = 0, older = 0}
-  local header = pack('>I8I4I8I8I8', queue.now, job.attempts, job.fence, job.first, job.revision) .. sized(job.holder or '')
-  local entries = {}
-  for i = at, #ARGV do
-    entries[#entries + 1] = {number .. '-' .. decimal(i - at), header, ARGV[i]}
-    known.bytes = known.bytes + #ARGV[i] + CHUNK_OVERHEAD
-  end
-  trim_output(queue, id, known)
-  plan_stream(queue, id, 'XADD', entries)
-  queue.has_output = true
   store_output(queue, id, known)
 end
