@@ -208,7 +208,7 @@ def recorded_reply(requested: StepFields, answer: EventPage) -> StepFields:
 
 VERB = Verb(
     name="events",
-    section="3, Events",
+    section="3, Events; 3, The output of a run",
     weight=3,
     # The search for an order leaves it out; concurrent/linearize.py checks it.
     arguments=build_arguments,
