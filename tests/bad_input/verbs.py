@@ -65,7 +65,6 @@ ARGUMENTS = rows(
     ("storage.report(name, 'held', fence, output=[b''] * 1001)", Refused, "output"),
     ("storage.report(name, 'held', fence, output=[b'x' * 2**16] * 16)", Refused, "output"),
     ("storage.events(name, id=5)", Refused, "id"),
-    ("storage.events(name, id='held', after='x')", Refused, "after"),
     ("storage.amend(name, 'ended', JobPatch(attributes={'a': b'x'}))", Refused, "attributes['a']"),
     ("storage.amend(name, 5, JobPatch(priority=1))", Refused, "id"),
     ("storage.amend(name, 'seen', JobPatch(priority=1001))", Refused, "priority"),
