@@ -15,7 +15,7 @@ from dibs.errors import DibsError, LeaseLost, Refused
 from dibs.model.error_text import summarize_exception
 from dibs.model.limits import CHUNK_OVERHEAD, KIB, LIMITS
 
-logger = logging.getLogger("dibs.worker")
+logger: Final = logging.getLogger("dibs.worker")
 
 ChunkKind = Literal["value", "log"]
 #: The first byte of a chunk, by its kind.
