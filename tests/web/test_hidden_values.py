@@ -48,6 +48,8 @@ async def queue(any_queue: Queue) -> Queue:
     await any_queue.enqueue({"of": SECRET}, id="runs", attributes=note)
     [(id, fence)] = await claim(any_queue)
     await storage.report(any_queue.name, id, fence, progress=f'{{"at":"{SECRET}"}}'.encode())
+    if storage.capabilities.output:
+        await storage.report(any_queue.name, id, fence, output=[f'v"{SECRET}"'.encode()])
     await storage.report(any_queue.name, id, fence, memo=encode_memo({"step": f'"{SECRET}"'.encode()}))
     await any_queue.enqueue({"of": SECRET}, id="runs", attributes=note)
     await any_queue.enqueue({"of": SECRET}, id="waits", attributes=note)

@@ -468,3 +468,54 @@ async def test_links_of_a_mounted_dashboard_lead_to_its_path() -> None:
 def test_code_in_backticks_is_marked_and_escaped() -> None:
     assert "run <code>dibs &lt;b&gt;</code>" == with_code("run `dibs <b>`")
     assert "a ` alone" == with_code("a ` alone")
+
+
+async def write(queue: Queue, run: tuple[str, int], *texts: str) -> None:
+    storage = await storage_of(queue)
+    await storage.report(queue.name, *run, output=[f'v"{text}"'.encode() for text in texts])
+
+
+async def test_the_page_of_a_job_has_its_output_with_a_line_between_runs(
+    reader: Browser, any_queue: Queue
+) -> None:
+    storage = await storage_of(any_queue)
+    if not storage.capabilities.output:
+        pytest.skip("the storage keeps no output")
+    await any_queue.enqueue({}, id="a")
+    [run] = await claim(any_queue)
+    await write(any_queue, run, *(f"first {number}" for number in range(150)))
+    retry = RetryLater(error=Error(type="OSError"))
+    await storage.settle(any_queue.name, [Settlement(id=run[0], fence=run[1], action=retry)])
+    [again] = await claim(any_queue)
+    await write(any_queue, again, "<b>second</b>")
+    page = await reader.text("/job", queue=any_queue.name, id="a")
+    await write(any_queue, again, *(f"third {number}" for number in range(100)))
+    await asyncio.sleep(1.1)
+    longer = await reader.text("/job", queue=any_queue.name, id="a")
+
+    assert page.index("first 0&#34;") < page.index("attempt 2") < page.index("&lt;b&gt;second")
+    assert "Older output is left out" not in page
+    assert "Older output is left out" in longer
+    assert "first 50&#34;" not in longer
+    assert longer.index("first 149&#34;") < longer.index("attempt 2") < longer.index("third 99&#34;")
+
+
+async def test_the_output_of_a_job_that_is_forgotten_leaves_the_page(
+    reader: Browser, any_queue: Queue
+) -> None:
+    storage = await storage_of(any_queue)
+    if not storage.capabilities.output:
+        pytest.skip("the storage keeps no output")
+    await any_queue.enqueue({}, id="a")
+    [run] = await claim(any_queue)
+    await write(any_queue, run, "old")
+    assert "old&#34;" in await reader.text("/job", queue=any_queue.name, id="a")
+    await any_queue.forget("a")
+    await any_queue.enqueue({}, id="a")
+    [run] = await claim(any_queue)
+    await write(any_queue, run, "new")
+    await asyncio.sleep(1.1)
+    page = await reader.text("/job", queue=any_queue.name, id="a")
+
+    assert "old&#34;" not in page
+    assert "new&#34;" in page

@@ -577,8 +577,8 @@ def dibs_web(
       async. One of these words instead of a function is for each request. It has no default, so that nobody
       publishes jobs by mistake.
     - `redact(queue, part, value)` returns the value that a page shows instead of a stored one. `part` is
-      "data", "attributes", "result", "progress", "step" or "error"; the value of an error is its text. If the
-      hook raises an error, the page shows no value. Default: values are shown as they are.
+      "data", "attributes", "result", "progress", "output", "step" or "error"; the value of an error is its
+      text. If the hook raises an error, the page shows no value. Default: values are shown as they are.
     - `warehouse` is the place of the tables of `dibs spark history`, for the page History: a folder, or a URL
       such as s3://bucket/history. Default: none.
     - `allowed_hosts` are the names of hosts under which browsers reach the dashboard, in the form of Django's

@@ -16,6 +16,7 @@ from dibs.web.reading.failures import read_failures
 from dibs.web.reading.flows_page import read_flow, read_flows
 from dibs.web.reading.history import History
 from dibs.web.reading.job import read_form, read_job
+from dibs.web.reading.output import Outputs
 from dibs.web.reading.overview import Activity, read_overview
 from dibs.web.reading.periodic import read_periodic
 from dibs.web.reading.place import read_place
@@ -71,6 +72,7 @@ class Pages:
     _activity: Activity = field(factory=Activity, init=False)
     _recent: Recent = field(factory=Recent, init=False)
     _stories: Stories = field(factory=Stories, init=False)
+    _outputs: Outputs = field(factory=Outputs, init=False)
     #: The stories of the ticks, in a cache of their own, so that they do not replace those of other ids.
     _ticks: Stories = field(factory=Stories, init=False)
     _readings: OrderedDict[PageKey, SharedCall[Any]] = field(factory=OrderedDict, init=False)
@@ -85,7 +87,7 @@ class Pages:
         source = self.source
         overview = partial(read_overview, source, self._activity)
         queue = partial(read_queue, source, self._activity, self._recent)
-        job = partial(read_job, source, self._stories)
+        job = partial(read_job, source, self._stories, self._outputs)
         return (
             Page("overview", "Overview", ("filter", "sort", "page"), 2.0, overview),
             Page("queue", "Queue", ("name", "state", "after", "prefix", "attr", "part", "hours"), 2.0, queue),

@@ -22,6 +22,7 @@ from dibs.model.limits import LATEST_TIME
 from dibs.model.overrides import readable
 from dibs.model.wakeup import EVALUATIONS, FLOWS, flow_of
 from dibs.web.reading.errors import ErrorView, error_view
+from dibs.web.reading.output import Outputs, OutputView
 from dibs.web.reading.source import Shown, Source, iso, share, to_shown
 from dibs.web.reading.story import Stories, Story, with_present
 
@@ -76,6 +77,8 @@ class JobPage:
     #: Number of ranges of enqueues that a cancel dropped.
     dropped: int
     story: Story
+    #: None if no run of the job has written output.
+    output: OutputView | None
     log_level: str
     #: True if the queue is paused.
     paused: bool
@@ -93,7 +96,7 @@ class JobPage:
         return self.current is not None or self.outcome is not None or self.dropped > 0
 
 
-async def read_job(source: Source, stories: Stories, params: Mapping[str, str]) -> JobPage:
+async def read_job(source: Source, stories: Stories, outputs: Outputs, params: Mapping[str, str]) -> JobPage:
     """Return the page of `queue` and `id`. Raises Refused for a queue or an id that is not allowed."""
     storage = await source.storage()
     queue, id = params.get("queue", ""), params.get("id", "")
@@ -113,6 +116,7 @@ async def read_job(source: Source, stories: Stories, params: Mapping[str, str]) 
         outcome=None if slot.outcome is None else _outcome(source, queue, slot.outcome),
         dropped=len(slot.dropped),
         story=story if current is None or log_level == "all" else with_present(story, current),
+        output=await outputs.read(source, storage, queue, id, slot),
         log_level=log_level,
         paused=settings is not None and settings.paused,
         editable=_editable(source, queue, current),

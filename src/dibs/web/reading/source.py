@@ -39,7 +39,7 @@ FIRST_CALL: Final = 25
 CALL_BYTES: Final = 8 * 1024 * 1024
 SCAN_BYTES: Final = 64 * 1024 * 1024
 
-Part = Literal["data", "attributes", "result", "progress", "step", "error"]
+Part = Literal["data", "attributes", "result", "progress", "output", "step", "error"]
 #: A hook that hides values: it gets the queue, the part of the job and the value, and returns the value to
 #: show.
 Redact = Callable[[str, Part, Any], Any]
