@@ -76,8 +76,8 @@ async def test_a_hundred_viewers_cost_the_storage_one_reading(counted: tuple[Dib
         watched.leave(watch)
 
     assert {("page", "waiting")} == set(updates)
-    # The end of the log is asked for once, when the scan of an id begins.
-    assert ["get", "queues", "events", "events"] == storage.calls
+    # The end of the log is asked for once, when the scan of an id begins. The last call is for its output.
+    assert ["get", "queues", "events", "events", "events"] == storage.calls
     assert 1 == len(rendered)
 
 
