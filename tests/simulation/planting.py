@@ -102,8 +102,8 @@ BUGS: Final = (
     PlantedBug(
         "a completed tick enqueues no next tick",
         "dibs.worker.execution.outcome",
-        "if handler.after is None and not may_be_tick(invocation):",
-        "if handler.after is None:",
+        "        action = with_next_tick(invocation, action)\n        if not is_routine or",
+        "        if not is_routine or",
     ),
     PlantedBug(
         "the watch of deadlines outlives the supervisor",

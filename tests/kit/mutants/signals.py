@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dibs.errors import BatchRefused, Refused
 from dibs.model import fold, rules, transitions
 from dibs.model.job import NO_ATTRIBUTES, Job, NewJob, Slot
-from dibs.model.requests import JobPatch, OnConflict, Release, Update
+from dibs.model.requests import JobPatch, Release, Update
 from dibs.model.results import EnqueueResult
 from dibs.storage.indexed import enqueueing, settling
 from dibs.storage.indexed.index import Index
@@ -377,22 +377,6 @@ def a_signal_without_room_is_remembered(patch: Patch) -> None:
 
 
 # -- a wake ends a wait for work --------------------------------------------------------------------------
-
-
-@law(WAKES)
-def a_wake_ends_no_wait(patch: Patch) -> None:
-    original = enqueueing.admit
-
-    def mutant(
-        index: Index, queue: QueueIndex, new: NewJob, rule: OnConflict, *, bounded: bool = False
-    ) -> EnqueueResult:
-        version = queue.work_version
-        result = original(index, queue, new, rule, bounded=bounded)
-        if isinstance(rule, Update) and rule.run_at == "wake":
-            queue.work_version = version
-        return result
-
-    patch.setattr(enqueueing, "admit", mutant)
 
 
 @law(WAKES)

@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
+from dibs.model.job import NewJob
+from dibs.model.requests import OnConflict, Update
+from dibs.model.results import EnqueueResult
 from dibs.storage import memory
 from dibs.storage.file.storage import FileStorage
+from dibs.storage.indexed import enqueueing
+from dibs.storage.indexed.index import Index
+from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.waiters import Wakeups
 from dibs.storage.protocol import Clock
 from dibs.storage.registry import open_storage
@@ -74,6 +80,24 @@ def test_a_due_time_that_ends_no_wait_is_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(memory, "seconds_until_due", lambda *_: None)
 
     assert ["a wait for work after a due time by the same client"] == missing(opening(lambda one: one))[:1]
+
+
+@pytest.mark.usefixtures("one_attempt")
+def test_a_wake_that_ends_no_wait_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = enqueueing.admit
+
+    def mutant(
+        index: Index, queue: QueueIndex, new: NewJob, rule: OnConflict, *, bounded: bool = False
+    ) -> EnqueueResult:
+        version = queue.work_version
+        result = original(index, queue, new, rule, bounded=bounded)
+        if isinstance(rule, Update) and rule.run_at == "wake":
+            queue.work_version = version
+        return result
+
+    monkeypatch.setattr(enqueueing, "admit", mutant)
+
+    assert "a wait for work after a wake by the same client" in missing(opening(lambda one: one))
 
 
 @pytest.mark.usefixtures("one_attempt")
