@@ -228,7 +228,8 @@ async def check_bound_jobs(jobs: Iterable[Bound[Any]], queue: str, limits: Limit
     if refused:
         total = len(requests) + len(refused)
         raise BatchRefused(
-            f"{len(refused)} of {total} jobs are invalid, so no job was enqueued; correct them and repeat",
+            f"{len(refused)} of {total} jobs are invalid, so no job was enqueued; correct them and repeat. "
+            f"Job {refused[0].index}: {refused[0]}",
             refused,
         )
     return CheckedBatch.of(requests, limits, plain=plain)
