@@ -21,6 +21,7 @@ from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+import psutil
 import pytest
 
 from tests.cli.shell import Shell
@@ -119,7 +120,7 @@ def running(program: Program, folder: Path, url: str) -> Iterator[None]:
 
 def wait_for_start(program: Program, process: subprocess.Popen[bytes], output: Path) -> None:
     end = time.monotonic() + PATIENCE
-    while not (started(program, output.read_text("utf-8"))):
+    while not (started(program, output.read_text("utf-8")) and is_ready(program, process.pid)):
         text = output.read_text("utf-8")
         assert process.poll() is None, text
         assert time.monotonic() < end, f"{program.expected} is not in:\n{text}"
@@ -131,6 +132,16 @@ def started(program: Program, text: str) -> bool:
     return all(line.search(text) for line in program.expected) and (
         program.port is None or answers(program.port)
     )
+
+
+def is_ready(program: Program, pid: int) -> bool:
+    """Return whether a worker has processes, which its fork server starts: from then on Ctrl-C stops it.
+
+    Before, for some milliseconds after its first lines, Ctrl-C interrupts it with another exit code.
+    """
+    if program.words[:2] != ["dibs", "worker"]:
+        return True
+    return any(child.children() for child in psutil.Process(pid).children())
 
 
 def answers(port: int) -> bool:
