@@ -470,6 +470,15 @@ def test_code_in_backticks_is_marked_and_escaped() -> None:
     assert "a ` alone" == with_code("a ` alone")
 
 
+async def run_with_output(queue: Queue) -> tuple[str, int]:
+    """Enqueue job a, and claim it. Skip the test on a storage without output."""
+    if not (await storage_of(queue)).capabilities.output:
+        pytest.skip("the storage keeps no output")
+    await queue.enqueue({}, id="a")
+    [run] = await claim(queue)
+    return run
+
+
 async def write(queue: Queue, run: tuple[str, int], *texts: str) -> None:
     storage = await storage_of(queue)
     await storage.report(queue.name, *run, output=[f'v"{text}"'.encode() for text in texts])
@@ -486,13 +495,10 @@ async def page_with(reader: Browser, queue: Queue, text: str) -> str:
 async def test_the_page_of_a_job_has_its_output_with_a_line_between_runs(
     reader: Browser, any_queue: Queue
 ) -> None:
-    storage = await storage_of(any_queue)
-    if not storage.capabilities.output:
-        pytest.skip("the storage keeps no output")
-    await any_queue.enqueue({}, id="a")
-    [run] = await claim(any_queue)
+    run = await run_with_output(any_queue)
     await write(any_queue, run, *(f"first {number}" for number in range(150)))
     retry = RetryLater(error=Error(type="OSError"))
+    storage = await storage_of(any_queue)
     await storage.settle(any_queue.name, [Settlement(id=run[0], fence=run[1], action=retry)])
     [again] = await claim(any_queue)
     await write(any_queue, again, "<b>second</b>")
@@ -510,11 +516,7 @@ async def test_the_page_of_a_job_has_its_output_with_a_line_between_runs(
 async def test_the_output_of_a_job_that_is_forgotten_leaves_the_page(
     reader: Browser, any_queue: Queue
 ) -> None:
-    storage = await storage_of(any_queue)
-    if not storage.capabilities.output:
-        pytest.skip("the storage keeps no output")
-    await any_queue.enqueue({}, id="a")
-    [run] = await claim(any_queue)
+    run = await run_with_output(any_queue)
     await write(any_queue, run, "old")
     assert "old&#34;" in await reader.text("/job", queue=any_queue.name, id="a")
     await any_queue.forget("a")

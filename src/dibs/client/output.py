@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from dibs.client.calls.run_output import KINDS, ChunkKind
+from dibs.client.calls.run_output import ChunkKind, split_chunk
 from dibs.client.connection.outcome_wait import RepeatedWaits
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.arguments import utc_datetime
@@ -76,13 +76,12 @@ def _has_ended(slot: Slot, revision: int | None) -> bool:
 
 
 def _chunk(client: QueueClient, offset: str, event: LogEvent, *, missing: bool) -> Chunk:
-    raw = event.result or b""
-    kind = KINDS.get(raw[:1], "value")
+    kind, raw = split_chunk(event.result or b"")
     return Chunk(
         offset=offset,
         at=utc_datetime(event.at),
         attempt=event.attempt,
         kind=kind,
-        value=decode_or_raw(client, raw[1:]),
+        value=decode_or_raw(client, raw),
         missing=missing,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dibs import Dibs, Refused, current_job
+from dibs import Dibs, Fixed, Refused, current_job
 from dibs.model.events import LogEvent
 from dibs.model.schedule import Overlap
 from dibs.worker import run
@@ -59,15 +59,22 @@ async def hand_off() -> None:
 
 @asynccontextmanager
 async def working(url: str, function: Any, **settings: Any) -> AsyncIterator[Dibs]:
-    """Run a worker in this process. Its heartbeat is too slow to tell a run that it was replaced."""
+    """Declare a task, and run a worker in this process."""
     async with Dibs(url) as app:
         app.task(queue="q", **settings)(function)
-        worker = asyncio.create_task(run(app, lease=30.0, heartbeat=20.0))
-        try:
+        async with worker_of(app):
             yield app
-        finally:
-            worker.cancel()
-            await asyncio.gather(worker, return_exceptions=True)
+
+
+@asynccontextmanager
+async def worker_of(app: Dibs) -> AsyncIterator[None]:
+    """Run a worker whose heartbeat is too slow to tell a run that it was replaced."""
+    worker = asyncio.create_task(run(app, lease=30.0, heartbeat=20.0))
+    try:
+        yield
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
@@ -113,6 +120,23 @@ async def test_a_schedule_made_at_run_time_replaces_too(any_url: str) -> None:
         assert await schedules.get("a") is not None
 
     assert made.overlap == "replace"
+
+
+async def test_the_run_of_a_dead_worker_comes_back_and_is_replaced_at_the_next_tick(any_url: str) -> None:
+    async with Dibs(any_url) as app:
+        app.task(queue="q", backoff=Fixed(0))(crawl)
+        call = app.queue("q").bind({"args": ["a"], "kwargs": {}})
+        await app.queue("q").schedules.set("a", call, every=INTERVAL, overlap="replace")
+        await asyncio.sleep(1.2 * INTERVAL)
+        lease = (await app.storage.grant(["q"], 300, "dead")).lease
+        [job] = (await app.storage.claim("q", lease, 1)).jobs
+        async with worker_of(app):
+            await wait_until(lambda: started["a"] >= 2)
+        stalls = [event.id for event in await ended(app, "stalled")]
+
+    assert [job.id] == stalls
+    assert stopped["a"] >= 1
+    assert most_active == 1
 
 
 async def test_a_removed_or_paused_schedule_replaces_nothing(any_url: str) -> None:

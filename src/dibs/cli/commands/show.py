@@ -15,6 +15,7 @@ from dibs.cli.output import ExitCode, escape, print_json, print_lines, print_war
 from dibs.cli.parsing import changed_settings
 from dibs.cli.storage_access import ListedFile, connect, file_url_directory, format_files, list_files
 from dibs.cli.tables import print_tab_separated, print_table
+from dibs.client.calls.run_output import split_chunk
 from dibs.model.events import LogEvent
 from dibs.model.job import EMPTY, Slot
 from dibs.model.results import Counts, QueueInfo
@@ -224,9 +225,8 @@ async def _print_output(storage: Storage, queue: str, id: str, output: Format, *
 
 
 def _print_chunk(offset: str, event: LogEvent, output: Format) -> None:
-    # The first byte of a chunk is its kind (dibs.client.calls.run_output).
-    raw = event.result or b""
-    value, at = json_output.decode_stored(raw[1:]), json_output.format_time(event.at)
+    _, raw = split_chunk(event.result or b"")
+    value, at = json_output.decode_stored(raw), json_output.format_time(event.at)
     if output == "json":
         fields = {"offset": offset, "at": at, "attempt": event.attempt, "value": value}
         print_json(fields)

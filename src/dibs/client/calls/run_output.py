@@ -40,6 +40,11 @@ def encode_chunk(kind: ChunkKind, value: object, serde: Serde) -> bytes:
     return chunk
 
 
+def split_chunk(chunk: bytes) -> tuple[ChunkKind, bytes]:
+    """Return the kind of a chunk, and its value as the serde has encoded it."""
+    return KINDS.get(chunk[:1], "value"), chunk[1:]
+
+
 class RunOutput:
     """The chunks of a run that are not sent yet. It belongs to the event loop of the worker.
 

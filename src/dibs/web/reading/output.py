@@ -8,7 +8,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from dibs.client.calls.run_output import KINDS, ChunkKind
+from dibs.client.calls.run_output import ChunkKind, split_chunk
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 from dibs.storage.protocol import Storage
@@ -100,6 +100,5 @@ async def _read_on(tail: _Tail, storage: Storage, queue: str, id: str) -> None:
 
 
 def _line(source: Source, queue: str, event: LogEvent, most: int) -> OutputLine:
-    raw = event.result or b""
-    kind = KINDS.get(raw[:1], "value")
-    return OutputLine(event.at, kind, source.show(queue, "output", source.decode(queue, raw[1:]), most))
+    kind, raw = split_chunk(event.result or b"")
+    return OutputLine(event.at, kind, source.show(queue, "output", source.decode(queue, raw), most))
