@@ -34,7 +34,7 @@ Readers with small and large pages follow two runs, and get each chunk once. [re
     output a 2 reader=late; output a reader=end latest=yes; retry a; claim; report a 0.5 output=7
     report a output=8+9
     output a 1; output a reader=late; output a 2 reader=end; output b; complete a; output a; events
-The oldest chunks go, as few as make room, and a reader is told of unread ones. [restarts]
+A report above the bound removes the oldest chunks; a reader who missed them is told. [restarts]
     grant; {RUN}; output a reader=none; report a output=1; output a reader=one; report a output=2+3+4
     output a reader=all
     {FILL}
@@ -124,7 +124,7 @@ def import_over_expired_output(lockstep: Lockstep) -> None:
 
 
 def trim_output_and_restart(lockstep: Lockstep) -> None:
-    """Remove chunks, and restart, also after rare work. Readers that had not read them are told."""
+    """Remove chunks, do the rare work and restart. The storage tells readers that they missed chunks."""
     player = Player(lockstep)
     player.play("grant", "enqueue a", "claim", "output a")
     for kind in ("restart", "compact", "restart"):

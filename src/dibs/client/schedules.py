@@ -53,7 +53,7 @@ class ScheduleStatus:
     catch_up: bool
     """True runs the job once after missed times; False skips to the next time."""
     overlap: Overlap
-    """What becomes of a time during a run: "queue", "skip" or "replace", as in `app.task(...)`."""
+    """The rule for times that come during a run: "queue", "skip" or "replace", as in `app.task(...)`."""
     paused: bool
     """True from `pause` to `resume`."""
     next_run: datetime | None

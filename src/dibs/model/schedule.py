@@ -49,7 +49,7 @@ SCHEDULE_ATTRIBUTE: Final = "dibs.schedule"
 #: The attribute with the ScheduleState of a tick, if it has one.
 STATE_ATTRIBUTE: Final = "dibs.schedule_state"
 ScheduleState = Literal["paused", "removed"]
-#: What becomes of a tick that falls due while the run of an earlier one is active.
+#: A rule for ticks that fall due while the run of an earlier tick is active, see `Schedule.overlap`.
 Overlap = Literal["queue", "skip", "replace"]
 OVERLAPS: Final[tuple[Overlap, ...]] = get_args(Overlap)
 #: The run_at of the next tick of a paused schedule.

@@ -484,8 +484,8 @@ class TaskSettings(HandlerSettings, total=False):
     catch_up: bool
     """True runs the task once after it missed ticks; False skips to the next tick. Default: True."""
     overlap: Overlap
-    """What becomes of a tick that falls due during a run of the task: "queue" runs it after that run, "skip"
-    leaves it out, and "replace" asks the run to stop and then runs the tick. Default: "queue"."""
+    """The rule for a tick that falls due during a run of the task: "queue" runs the tick after that run,
+    "skip" leaves the tick out, and "replace" asks the run to stop, then runs the tick. Default: "queue"."""
 
 
 SCHEDULE_SETTINGS: Final = frozenset({"every", "cron", "tz", "catch_up", "overlap"})

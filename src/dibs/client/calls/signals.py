@@ -26,7 +26,7 @@ from dibs.model.job import Job, JobData, NewJob
 from dibs.model.limits import LATEST_TIME, LIMITS
 from dibs.model.requests import EnqueueRequest, Update
 
-#: What the names of the attributes and of the stored waits begin with.
+#: The first part of the name of an attribute that holds a signal, and of a step that holds a wait.
 SIGNAL_PREFIX: Final = "dibs.signal."
 WAIT_PREFIX: Final = "dibs.wait."
 #: Longest name of a signal, in bytes of UTF-8. The name of a stored wait is longer.

@@ -31,7 +31,7 @@ class ReportedChunks(Struct, frozen=True, gc=False, array_like=True):
     #: The event of each chunk, without the chunk.
     event: LogEvent
     chunks: tuple[bytes, ...]
-    #: What the chunks count, in bytes.
+    #: The bytes of the chunks, with CHUNK_OVERHEAD for each.
     size: int
     removed: int = 0
 

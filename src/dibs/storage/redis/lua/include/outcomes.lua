@@ -219,7 +219,7 @@ end
 local RETURN_EVENTS = {error = 'retried', timeout = 'timed_out', stall = 'stalled'}
 local RETURN_COUNTERS = {error = 'retries', timeout = 'timeouts', stall = 'stalls'}
 
--- Return whether a request was blocked since the claim of an active job, also one that a cancel dropped.
+-- Return whether the active job has met a request since its claim: a successor, or one that a cancel has dropped.
 local function was_blocked(queue, job)
   if read_field(queue, 'successors', job.id) then return true end
   local dropped = read_field(queue, 'dropped', job.id) or ''
