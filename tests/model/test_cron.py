@@ -126,7 +126,7 @@ def test_a_tick_is_later_than_what_was_asked_to_the_millisecond() -> None:
 def test_utc_needs_no_time_zone_data(monkeypatch: pytest.MonkeyPatch) -> None:
     since = ms("2026-01-05T09:30+00:00")
     ticks = [Cron(expression, "Etc/UTC").after(since) for expression in ("0 * * * *", "0 9 * * *")]
-    # A test that asked for an unknown zone has loaded tzdata.zoneinfo.Europe, which is found without its parent.
+    # A test that asked for an unknown zone has loaded tzdata.zoneinfo.Europe, found without its parent.
     for name in [name for name in sys.modules if name.startswith("tzdata.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tzdata", None)
