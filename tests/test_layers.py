@@ -58,6 +58,7 @@ LAYERS = {
     "telemetry": ("dibs.telemetry",),
     "django": ("dibs.django", "dibs.django_tasks"),
     "web": ("dibs.web",),
+    "mcp": ("dibs.mcp",),
     "cli": ("dibs.cli", "dibs.__main__"),
     # The simulation runs the whole system, which the kit for storages must not know.
     "simulation": ("dibs_conformance.simulate", "dibs_conformance.simulation"),
@@ -96,6 +97,7 @@ MAY_IMPORT = {
     "telemetry": (*ABOVE, "doctor"),
     "django": (*APP, "postgres"),
     "web": (*APP, "doctor", "spark"),
+    "mcp": (*STORAGE, "client"),
     "cli": (*ABOVE, "doctor", "spark", "testing", "telemetry", "web"),
     "simulation": (*ABOVE, "memory", "kit"),
     "kit": (*STORAGE, "public"),
@@ -118,6 +120,8 @@ THIRD_PARTY = {
     "cronsim": ("model",),
     # The extra dibs[crypto]: serdes that encrypt or sign.
     "cryptography": ("client",),
+    # Installed by mcp.
+    "anyio": ("mcp",),
     "asgiref": ("django",),
     "deltalake": ("spark",),
     "django": ("django",),
@@ -134,8 +138,8 @@ THIRD_PARTY = {
     # Installed by jinja2.
     "markupsafe": ("spark", "web"),
     # The extra dibs[mcp].
-    "mcp": ("cli",),
-    "mcp_types": ("cli",),
+    "mcp": ("cli", "mcp"),
+    "mcp_types": ("cli", "mcp"),
     "msgspec": ALL_LAYERS,
     "opentelemetry": ("telemetry",),
     "prometheus_client": ("telemetry",),

@@ -20,7 +20,7 @@ from dibs.client.output import Chunk
 from dibs.client.queue import Queue
 from dibs.client.receiver import Receiver
 from dibs.client.schedules import Schedules, ScheduleStatus
-from dibs.client.status import Status
+from dibs.client.status import SignalWait, Status
 from dibs.client.task import AsyncTask, Task, TaskEnqueuer
 from dibs.client.ticket import Ticket
 from dibs.client.work_report import QueueReport, WorkReport
@@ -172,6 +172,7 @@ __all__ = [
     "Schedules",
     "Serde",
     "SignalTimeout",
+    "SignalWait",
     "SignedSerde",
     "Snooze",
     "Status",

@@ -13,10 +13,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from dibs.client.calls.signals import current_wait
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.arguments import utc_datetime, utc_datetime_or_none
 from dibs.client.options.job_settings import Retention
 from dibs.model.job import Error, Job, JobData, Outcome, Slot, Successor
+from dibs.model.limits import LATEST_TIME
 from dibs.model.overrides import readable
 from dibs.model.results import State
 from dibs.model.rules import ticket_state
@@ -37,6 +39,17 @@ JobState = Literal[
     "absent",
     "dropped",
 ]
+
+
+class SignalWait(Struct, frozen=True, kw_only=True):
+    """The wait of a parked job for a signal."""
+
+    name: str
+    """Name of the signal that `queue.signal(id, name)` sends."""
+    number: int
+    """1 for the first wait of the job for this name."""
+    until: datetime | None
+    """Time of the SignalTimeout, in UTC; None for a wait without an end."""
 
 
 class Status(Struct, frozen=True, kw_only=True):
@@ -103,6 +116,8 @@ class Status(Struct, frozen=True, kw_only=True):
     """Progress that the active run, or the run of a kept outcome, reported last; None for none."""
     cancel_requested: bool = False
     """True if the active run was asked to stop."""
+    waits_for: SignalWait | None = None
+    """What a parked job waits for; None for every other job."""
     error: Error | None = None
     """Error of a failed job, reason of a cancelled one, or error of the latest run of a job that returned to
     the queue."""
@@ -190,9 +205,18 @@ def _job_status(client: QueueClient, job: Job) -> Status:
         fence=run.fence if run else 0,
         progress=_decode_progress(run.progress if run else None),
         cancel_requested=bool(run and run.cancel_requested),
+        waits_for=_signal_wait(job),
         error=job.error,
         **_data_fields(client, job.data),
     )
+
+
+def _signal_wait(job: Job) -> SignalWait | None:
+    wait = current_wait(job.data.memo) if job.is_parked else None
+    if wait is None:
+        return None
+    until = utc_datetime(wait.until) if wait.until < LATEST_TIME else None
+    return SignalWait(name=wait.name, number=wait.number, until=until)
 
 
 def _successor_status(client: QueueClient, id: str, successor: Successor) -> Status:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs import Dibs, JobFailed, Queue, SignalTimeout, Ticket, current_job
+from dibs import Dibs, JobFailed, Queue, SignalTimeout, SignalWait, Ticket, current_job
 from dibs.errors import Refused
 from tests.background_worker import background_worker
 
@@ -81,7 +81,20 @@ async def test_a_parked_job_goes_on_with_the_value(app: Dibs) -> None:
     assert "delivered" == answer
     assert [7, -1, 7] == BEGUN
     assert 0 == parked.attempts == parked.retries
+    assert parked.waits_for == SignalWait(name="approved", number=1, until=parked.run_at)
+    assert (await ticket.status()).waits_for is None
     assert "absent" == await order.queue.signal(ticket.id, "approved", Approval("bo"))
+
+
+async def test_a_status_numbers_the_waits_of_one_name(app: Dibs) -> None:
+    order, second = app.task(read_two), SignalWait(name="message", number=2, until=None)
+    async with background_worker(app):
+        ticket = await order.enqueue()
+        await reach(ticket, "parked")
+        await ticket.signal("message", "one")
+        async with asyncio.timeout(LONG):
+            while (await ticket.status()).waits_for != second:  # noqa: ASYNC110 - no event tells of a parked job
+                await asyncio.sleep(0.01)
 
 
 async def test_a_signal_may_come_before_anybody_waits(app: Dibs) -> None:

@@ -62,6 +62,16 @@ class StoredWait(Struct, frozen=True):
     until: int = 0
 
 
+class OpenWait(Struct, frozen=True):
+    """A wait that has found no signal yet."""
+
+    name: str
+    #: 1 for the first wait of the job for this name.
+    number: int
+    #: Its end, in ms since the epoch; LATEST_TIME for none.
+    until: int
+
+
 class ParkRun(BaseException):
     """Ends the run of a handler that waits for a signal; the worker parks its job.
 
@@ -101,7 +111,7 @@ def _from_attribute(attribute: bytes) -> bytes:
     return bytes(stored.json) or base64.b64decode(stored.base64)
 
 
-def current_wait(memo: bytes | None) -> StoredWait | None:
+def current_wait(memo: bytes | None) -> OpenWait | None:
     """Return the wait of a parked job, from its memo; None if it has none, or a memo of another program."""
     try:
         return _last_wait(decode_memo(memo))
@@ -109,14 +119,16 @@ def current_wait(memo: bytes | None) -> StoredWait | None:
         return None
 
 
-def _last_wait(steps: Mapping[str, bytes]) -> StoredWait | None:
+def _last_wait(steps: Mapping[str, bytes]) -> OpenWait | None:
     waits = {
         name: msgspec.msgpack.decode(raw, type=StoredWait)
         for name, raw in steps.items()
         if name.startswith(WAIT_PREFIX)
     }
     going_on = [
-        wait for name, wait in waits.items() if wait.until and name.removesuffix(".until") not in waits
+        OpenWait(wait.name, int(key.rpartition(".")[2]), wait.until)
+        for key, wait in ((name.removesuffix(".until"), wait) for name, wait in waits.items() if wait.until)
+        if key not in waits
     ]
     return going_on[-1] if going_on else None
 

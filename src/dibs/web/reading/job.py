@@ -12,7 +12,7 @@ import msgspec
 from attrs import frozen
 
 from dibs.client.calls.run_steps import decode_memo
-from dibs.client.calls.signals import WAIT_PREFIX, StoredWait, current_wait
+from dibs.client.calls.signals import WAIT_PREFIX, OpenWait, current_wait
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.client.task import Task
 from dibs.errors import BadHandler
@@ -174,7 +174,7 @@ def _current(source: Source, queue: str, job: Job) -> Part:
     )
 
 
-def _wait(job: Job | None) -> StoredWait | None:
+def _wait(job: Job | None) -> OpenWait | None:
     """Return the wait of a parked job for a signal; None for any other job."""
     return current_wait(job.data.memo) if job is not None and job.is_parked else None
 
