@@ -29,6 +29,7 @@ WIPE: Final = """
 DELETE FROM {0}.live; DELETE FROM {0}.ended; DELETE FROM {0}.leases; DELETE FROM {0}.request_keys;
 DELETE FROM {0}.events; DELETE FROM {0}.queues; DELETE FROM {0}.clocks; DELETE FROM {0}.freed;
 DELETE FROM {0}.costs; DELETE FROM {0}.claims; DELETE FROM {0}.marks; DELETE FROM {0}.key_sets;
+DELETE FROM {0}.output;
 SELECT setval('{0}.numbers', 0, false), setval('{0}.seen', 0, false), setval('{0}.lead', 0)
 """
 #: A closed location may be opened again. Its schema is reused after this number of other locations was

@@ -170,12 +170,16 @@ class PostgresSession:
         output: Sequence[bytes] = (),
     ) -> dict[str, Any]:
         """Check the arguments of a report, and return its parameters."""
-        checks.check_report(queue, progress, memo, self.limits, id=id, fence=fence, output=output)
+        checks.check_report(
+            queue, progress, memo, self.limits, id=id, fence=fence, output=output, keeps_output=True
+        )
         return {
             "id": sendable_id(id),
             "fence": fence,
             "progress": None if progress is None else progress.decode(),
             "memo": memo,
+            "output": list(output) or None,
+            "most": self.limits.output,
             **self._check_common(queue, now),
         }
 

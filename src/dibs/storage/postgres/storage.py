@@ -76,6 +76,7 @@ class PostgresStorage(ManyQueuesSession, KeySetSession, PostgresDirectEnqueue):
         manual_clock=True,
         server_clock=True,
         limits=True,
+        output=True,
         many_queues=True,
     )
 
@@ -339,9 +340,12 @@ class PostgresStorage(ManyQueuesSession, KeySetSession, PostgresDirectEnqueue):
         id: str | None = None,
         now: int | None = None,
     ) -> EventPage:
-        checks.check_events(queue, limit, self.limits, id=id)
+        checks.check_events(queue, limit, self.limits, id=id, keeps_output=True)
         params = self._check_common(queue, now, limit)
         paged = {**params, "since": event_log.first_entry_number(after)}
+        if id is not None:
+            found = await self._run_read("output", {**paged, "id": sendable_id(id)})
+            return event_log.decode_output(found, id, after, params["limit"])
         found = await self._run_read("events", paged)
         return self.decode(queue, event_log.decode_page, found, after, params["limit"])
 

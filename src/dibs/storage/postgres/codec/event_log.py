@@ -1,4 +1,4 @@
-"""Decoding of pages of a queue's event log, from the rows of read_events().
+"""Decoding of pages of a queue's event log, from the rows of read_events(), and of output.
 
 The server stores entries of one or more events. The offset of an event is the number of its entry and its
 index in the entry, both in hexadecimal of fixed width, so that offsets sort as text in the order of the log.
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
@@ -76,6 +77,32 @@ def decode_page(rows: Sequence[Row], after: str | None, limit: int) -> EventPage
     fell_off = after is not None and last_number < trimmed
     here = format_offset(trimmed, LAST_EVENT) if fell_off else after or ""
     return EventPage(events=tuple(events), offset=events[-1][0] if events else here, fell_off=fell_off)
+
+
+def decode_output(rows: Sequence[Row], id: str, after: str | None, limit: int) -> EventPage:
+    """Return up to `limit` chunks after an offset, from the rows of read_output()."""
+    if after == LATEST:
+        ends = (format_offset(number, removed + len(row[-1]) - 1) for number, removed, *row in rows)
+        return EventPage(events=(), offset=next(ends, ""))
+    position = parse_offset(after)
+    events: list[tuple[str, LogEvent]] = []
+    for n, removed, at, attempt, fence, first, revision, holder, chunks in rows[1:]:
+        event = LogEvent(
+            kind="output", id=id, at=at, attempt=attempt, fence=fence, holder=holder, first=first,
+            revision=revision,
+        )  # fmt: skip
+        events += [
+            (format_offset(n, index), replace(event, result=chunk))
+            for index, chunk in enumerate(chunks, removed)
+            if (n, index) > position
+        ]
+    del events[limit:]
+    cut = (rows[0][0], rows[0][1] - 1) if rows and rows[0][1] else position
+    return EventPage(
+        events=tuple(events),
+        offset=events[-1][0] if events else after or "",
+        fell_off=after is not None and position < cut,
+    )
 
 
 def _end_offset(last: Row, trimmed: int) -> str:

@@ -202,6 +202,9 @@ BEGIN
             qu, (o.id, o.payload, o.priority, o.attributes, o.overrides, o.retention, now_ms + delay, 0, o.key)::request,
             now_ms, o.origin);
         UPDATE live SET dropped = o.dropped, memo = o.memo WHERE q = o.q AND id = o.id RETURNING * INTO j;
+        IF qu.has_output THEN
+            UPDATE output SET owner = j.first WHERE q = o.q AND id = o.id AND owner = o.first;
+        END IF;
         DELETE FROM ended WHERE q = o.q AND id = o.id;
         statuses := statuses || 'queued'::text;
         IF qu.log_level = 'all' THEN
@@ -246,6 +249,9 @@ BEGIN
         END IF;
         IF j.key IS NOT NULL THEN
             PERFORM free_key(j);
+        END IF;
+        IF qu.has_output THEN
+            DELETE FROM output WHERE q = qu.q AND id = wanted;
         END IF;
         IF known[i] AND qu.log_level = 'all' THEN
             logged := logged || queue_event('forgotten', wanted, now_ms);

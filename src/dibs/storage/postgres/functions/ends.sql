@@ -81,6 +81,9 @@ BEGIN
     j := join_range(j);
     PERFORM keep(qu, j, kind, now_ms, result, error, given);
     PERFORM promote(j);
+    IF qu.has_output THEN
+        PERFORM remove_output(qu, ARRAY[j.id], now_ms);
+    END IF;
     IF j.key IS NOT NULL THEN
         PERFORM free_key(j);
     END IF;

@@ -43,6 +43,7 @@ CREATE OR REPLACE FUNCTION prune_ended(qu queues, word text, most bigint, now_ms
 LANGUAGE plpgsql AS $$
 DECLARE
     picked tid[];
+    ids text[];
 BEGIN
     picked := ARRAY(
         SELECT ctid FROM ended
@@ -52,7 +53,12 @@ BEGIN
         -- Keep the dropped ranges of the outcome in the row of the live job, which still needs the latest ones.
         UPDATE live j SET dropped = latest_dropped(o.dropped || j.dropped) FROM ended o
         WHERE o.ctid = ANY (picked) AND o.dropped IS NOT NULL AND j.q = o.q AND j.id = o.id;
-        DELETE FROM ended WHERE ctid = ANY (picked);
+        WITH gone AS (
+            DELETE FROM ended WHERE ctid = ANY (picked) RETURNING id
+        ) SELECT array_agg(id) INTO ids FROM gone;
+        IF qu.has_output THEN
+            PERFORM remove_output(qu, ids, now_ms);
+        END IF;
     END IF;
     RETURN cardinality(picked);
 END $$;

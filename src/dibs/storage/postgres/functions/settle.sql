@@ -27,7 +27,7 @@ BEGIN
         SELECT * INTO qu FROM queues WHERE name = names[i];
         known[i] := qu;
         firsts[i] := a;
-        IF plains[i] AND spots[a] IS NOT NULL AND a <= lasts[i] AND ends_short(qu, now_ms) THEN
+        IF plains[i] AND spots[a] IS NOT NULL AND a <= lasts[i] AND NOT qu.has_output AND ends_short(qu, now_ms) THEN
             qs[i] := qu.q;
             taken := taken + lasts[i] - a + 1;
         END IF;
@@ -233,6 +233,9 @@ RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     usual bigint := expiry('completed', now_ms, NULL, NULL, qu.retention);
     keeps boolean := keeps_data('completed', NULL, NULL, qu.retention);
+    -- A transaction with an older snapshot does not see all output that it ends. It leaves that to prune(), which goes by
+    -- the rows of `ended`.
+    is_blind boolean := qu.has_output AND has_snapshot();
     -- NULL if the log keeps no results.
     longest integer := nullif(qu.log_results, 0);
     horizon xid8 := greatest(pg_current_xact_id(), pg_snapshot_xmax(pg_current_snapshot()));
@@ -269,7 +272,7 @@ BEGIN
         FROM gone g, LATERAL (
             SELECT x.kept, x.kept AND g.keeps AS data
             FROM (SELECT g.expires IS NULL OR g.expires > now_ms AS kept) x) d
-        WHERE d.kept OR EXISTS (SELECT 1 FROM ended e WHERE e.q = qu.q AND e.id = g.id OFFSET 0)
+        WHERE d.kept OR is_blind OR EXISTS (SELECT 1 FROM ended e WHERE e.q = qu.q AND e.id = g.id OFFSET 0)
         ON CONFLICT (q, id) DO UPDATE SET {replaced}
     )
     SELECT array_agg(place), array_agg(key) FILTER (WHERE key IS NOT NULL),
@@ -291,6 +294,9 @@ BEGIN
     END IF;
     IF keys IS NOT NULL THEN
         INSERT INTO freed SELECT qu.q, u.key FROM unnest(keys) AS u (key);
+    END IF;
+    IF qu.has_output THEN
+        PERFORM remove_output(qu, ARRAY(SELECT ids[u.place] FROM unnest(done) AS u (place)), now_ms);
     END IF;
     IF logged IS NOT NULL THEN
         PERFORM begin_log_step();
@@ -337,22 +343,38 @@ BEGIN
     RETURN 'done';
 END $$;
 
--- report(queue, id, fence, progress, memo, now) -> true if the run with this fence is active. Then stores its progress
--- and its memo, unless they are NULL. An empty memo removes the memo.
-CREATE OR REPLACE FUNCTION report(queue text, wanted text, under bigint, said json, new_memo bytea, manual bigint) RETURNS boolean
-LANGUAGE plpgsql {pinned} AS $$
+-- report(queue, id, fence, progress, memo, chunks, most, now) -> true if the run with this fence is active. Then stores
+-- its progress, its memo and its chunks of output, unless they are NULL. An empty memo removes the memo. A report of
+-- output alone writes no version of the job, so that it does not fail a transaction with an older snapshot that ends it.
+-- It marks the queue before it locks the job: claims with limits lock in this order, too.
+CREATE OR REPLACE FUNCTION report(
+    queue text, wanted text, under bigint, said json, new_memo bytea, chunks bytea[], most bigint, manual bigint
+) RETURNS boolean LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     qu queues;
+    j live;
     known boolean;
 BEGIN
     PERFORM tick(manual);
     SELECT * INTO qu FROM queues WHERE name = queue;
-    UPDATE live SET
-        progress = coalesce(said, progress),
-        memo = CASE WHEN new_memo IS NULL THEN memo ELSE nullif(new_memo, '') END
-    WHERE q = qu.q AND id = wanted AND fence = under;
-    known := FOUND;
-    IF known AND said IS NOT NULL AND qu.progress_until > clock_timestamp() THEN
+    IF chunks IS NOT NULL AND NOT qu.has_output THEN
+        UPDATE queues SET has_output = true WHERE q = qu.q;
+    END IF;
+    IF said IS NOT NULL OR new_memo IS NOT NULL THEN
+        UPDATE live SET
+            progress = coalesce(said, progress),
+            memo = CASE WHEN new_memo IS NULL THEN memo ELSE nullif(new_memo, '') END
+        WHERE q = qu.q AND id = wanted AND fence = under;
+        known := FOUND;
+    END IF;
+    IF chunks IS NOT NULL THEN
+        SELECT * INTO j FROM live WHERE q = qu.q AND id = wanted AND fence = under FOR NO KEY UPDATE;
+        known := FOUND;
+        IF known THEN
+            PERFORM append_output(qu, j, tick(manual), chunks, most);
+        END IF;
+    END IF;
+    IF known AND (said IS NOT NULL OR chunks IS NOT NULL) AND qu.progress_until > clock_timestamp() THEN
         PERFORM pg_notify('{channel}', qu.q || ' p ' || json_build_array(wanted));
     END IF;
     RETURN known;

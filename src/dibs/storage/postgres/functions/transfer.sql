@@ -51,6 +51,9 @@ BEGIN
         DELETE FROM live WHERE q = qu.q AND id = wanted;
     END IF;
     DELETE FROM ended WHERE q = qu.q AND id = wanted;
+    IF qu.has_output THEN
+        DELETE FROM output WHERE q = qu.q AND id = wanted;
+    END IF;
     IF o.kind IS NOT NULL THEN
         o.q := qu.q;
         o.id := wanted;

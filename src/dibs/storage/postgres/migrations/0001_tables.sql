@@ -64,7 +64,9 @@ CREATE TABLE queues (
     -- True from the first job that a key holds back until a claim without limits by key finds none any more.
     has_held_back boolean NOT NULL DEFAULT false,
     max_waiting bigint,
-    when_full text NOT NULL DEFAULT 'refuse'
+    when_full text NOT NULL DEFAULT 'refuse',
+    -- True from the first output of a run. The ends of a queue without output do not look for any.
+    has_output boolean NOT NULL DEFAULT false
 );
 
 -- A row for each queue that has had a `max_waiting`. An enqueue to such a queue locks it before it counts the waiting jobs.
@@ -361,3 +363,29 @@ CREATE TABLE costs (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 CREATE INDEX costs_queue ON costs (q);
+
+-- The output of ids, a row for each report, see functions/output.sql. The oldest row of an id may have lost its first
+-- chunks to the bound, or all of them: its last removed chunk is what a reader has missed.
+CREATE TABLE output (
+    q integer NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    n bigint NOT NULL,
+    -- The `first` of the job or the outcome to which the chunks belong. It differs from the `first` of the report only
+    -- after retry_failed().
+    owner bigint NOT NULL,
+    -- The number of its chunks that were removed.
+    removed integer NOT NULL DEFAULT 0,
+    -- The bytes of its other chunks, with 64 more for each.
+    size bigint NOT NULL,
+    -- The sum of the sizes of all reports of the id up to this one, when they were new. So the bytes of an id are a
+    -- difference of two rows.
+    total bigint NOT NULL,
+    at bigint NOT NULL,
+    attempt integer NOT NULL,
+    fence bigint NOT NULL,
+    first bigint NOT NULL,
+    revision bigint NOT NULL,
+    holder text NOT NULL,
+    chunks bytea[] NOT NULL,
+    PRIMARY KEY (q, id, n)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);

@@ -76,3 +76,10 @@ ORDER BY s.n LIMIT %(limit)s
 -- with the number up to which the log was trimmed.
 SELECT e.trimmed, e.n, e.count, e.packed
 FROM {schema}.read_events(%(queue)s::text, %(since)s::bigint, %(limit)s::integer, %(now)s::bigint) e
+
+-- name: output
+-- Returns a row for the oldest report of the output of an id, without its chunks, and then one for each report from the
+-- number %(since)s on.
+SELECT o.n, o.removed, o.at, o.attempt, o.fence, o.first, o.revision, o.holder, o.chunks
+FROM {schema}.read_output(
+    %(queue)s::text, %(id)s::text, %(since)s::bigint, %(limit)s::integer, %(now)s::bigint) o

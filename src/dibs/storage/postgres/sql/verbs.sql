@@ -74,7 +74,8 @@ SELECT {schema}.finish(
 -- name: report
 SELECT r.known
 FROM {schema}.report(
-    %(queue)s::text, %(id)s::text, %(fence)s::bigint, %(progress)s::json, %(memo)b::bytea, %(now)s::bigint) r (known)
+    %(queue)s::text, %(id)s::text, %(fence)s::bigint, %(progress)s::json, %(memo)b::bytea, %(output)b::bytea[],
+    %(most)s::bigint, %(now)s::bigint) r (known)
 
 -- name: grant
 -- Returns one row: the time, and the lead of the storage in ms.
