@@ -65,6 +65,7 @@ def open_session(target: str | OpenStorage, *, durable: bool = False) -> Iterato
         compacts=durable,
         cross_queue=True,
         limits=claims.limits,
+        fair=claims.fair,
         output=claims.output,
         handles=True,
     )

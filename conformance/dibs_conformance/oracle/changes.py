@@ -81,10 +81,11 @@ def has_headroom(queue: OracleQueue) -> bool:
 
 
 def full_keys(queue: OracleQueue) -> set[str]:
-    """Return the keys that have `per_key` runs under leases."""
+    """Return the keys that have `per_key` runs under leases, and those with the share 0."""
     most = queue.settings.per_key
     runs = Counter(job.data.key for job, _ in queue.held() if job.data.key is not None)
-    return {key for key, number in runs.items() if most is not None and number >= most}
+    full = {key for key, number in runs.items() if most is not None and number >= most}
+    return full | {key for key, share in queue.settings.shares.items() if share == 0}
 
 
 def is_admitted(queue: OracleQueue, job: Job, now: int, full: set[str] | None = None) -> bool:
@@ -265,7 +266,9 @@ def enqueue_fail_job(queue: OracleQueue, payload: bytes, origin: Origin, now: in
 def activate(queue: OracleQueue, job: Job, lease: str, holder: str, now: int) -> Job:
     run = ActiveRun(fence=queue.numbers.draw(), lease=lease, holder=holder, claimed_at=now)
     active = replace(job, attempts=job.attempts + 1, run=run)
-    queue.record(job.id).current = active
+    record = queue.record(job.id)
+    record.current = active
+    queue.count_start(job.data.key)
     queue.starts.add(job.data.key, now)
     queue.log_event("claimed", job.id, now, active)
     return active

@@ -83,6 +83,17 @@ def first_start(rate: StartRate | None, charges: Sequence[Charge]) -> int:
 
 
 @define
+class KeyTurn:
+    """The turn of a key in a queue with `fair`; None stands for the jobs without a key."""
+
+    key: str | None
+    #: The starts since the turn began.
+    starts: int = 0
+    #: The number of the `drop` that let the key join the ring beside others. It may do so in any order.
+    drop: int = 0
+
+
+@define
 class OracleLease:
     """A lease in one queue: its holder, and its expiry in ms since the epoch."""
 
@@ -121,11 +132,42 @@ class OracleQueue:
     keys: dict[str, KeyedResult] = field(factory=dict)
     log: list[LoggedEvent] = field(factory=list)
     starts: Starts = field(factory=Starts)
+    #: The turns of the keys with waiting jobs, the next one first, if the queue is `fair`.
+    ring: list[KeyTurn] = field(factory=list)
     #: True since `log_bytes` was below its default, which no history reaches: events may have been removed.
     size_limited: bool = False
 
     def record(self, id: str) -> IdRecord:
+        """Return the record of an id. The caller changes no other id before it calls `record` again."""
+        self.update_ring()
         return self.ids.setdefault(id, IdRecord())
+
+    def update_ring(self) -> None:
+        """Note in the ring which keys have waiting jobs. At most one id has changed since the last call."""
+        if self.settings.fair:
+            waiting = {job.data.key for job in self.jobs() if job.run is None}
+            self.ring = [turn for turn in self.ring if turn.key in waiting]
+            self.ring += [KeyTurn(key) for key in waiting - {turn.key for turn in self.ring}]
+
+    def share(self, key: str | None) -> int:
+        return 1 if key is None else self.settings.shares.get(key, 1)
+
+    def count_start(self, key: str | None) -> None:
+        """Count the start of a run, whose job waits no longer, in the turn of its key."""
+        for turn in [turn for turn in self.ring if turn.key == key]:
+            turn.starts += 1
+            if turn.starts >= self.share(key):
+                self.ring.remove(turn)
+                self.ring.append(KeyTurn(key))
+        self.update_ring()
+
+    def place(self, key: str | None) -> tuple[int, bool]:
+        """Return the place of a key in the ring, and whether other keys may share it; 0 without turns."""
+        for place, turn in enumerate(self.ring):
+            if turn.key == key:
+                shares = [other.drop == turn.drop for other in self.ring] if turn.drop else []
+                return (shares.index(True), True) if shares.count(True) > 1 else (place, False)
+        return 0, False
 
     def rename(self, id: str, actual: str) -> None:
         """Replace the placeholder id of a fail job by the id that the storage generated."""
@@ -195,7 +237,9 @@ class OracleQueue:
 
     def change_settings(self, after: Settings, now: int) -> None:
         """Store the settings, and log which ones changed, if the old or the new log level is `all`."""
+        self.update_ring()
         before, self.settings = self.settings, after
+        self.change_turns(before)
         self.starts.begin_changed_rates(before, after)
         self.size_limited = self.size_limited or after.log_bytes < Settings().log_bytes
         if "all" not in (before.log_level, after.log_level):
@@ -204,6 +248,18 @@ class OracleQueue:
             self._append(LogEvent(kind="paused" if after.paused else "resumed", id="", at=now))
         if after != replace(before, paused=after.paused):
             self._append(LogEvent(kind="configured", id="", at=now))
+
+    def change_turns(self, before: Settings) -> None:
+        """Begin the turns of the keys whose share has changed, or all if `fair` has changed."""
+        if before.fair == self.settings.fair:
+            for turn in self.ring:
+                if turn.key is not None and before.shares.get(turn.key, 1) != self.share(turn.key):
+                    turn.starts = 0
+            return
+        waiting = [job for job in self.jobs() if job.run is None]
+        in_order = sorted(waiting, key=lambda job: (-job.data.priority, job.run_at, job.seq, job.id))
+        keys = dict.fromkeys(job.data.key for job in in_order)
+        self.ring = [KeyTurn(key) for key in keys] if self.settings.fair else []
 
     # -- the log -------------------------------------------------------------------------------------
 
@@ -356,6 +412,7 @@ def copy_queue(queue: OracleQueue, numbers: NumberSource) -> OracleQueue:
         keys=dict(queue.keys),
         log=list(queue.log),
         starts=queue.starts.copy(),
+        ring=[copy(turn) for turn in queue.ring],
         size_limited=queue.size_limited,
     )
 

@@ -209,10 +209,11 @@ class BadCallWorld:
     async def prepare(cls, storage: Storage) -> BadCallWorld:
         """Create the active jobs `held` and `handed`, `failed` with an outcome, and `seen`, which waits."""
         calls = HistoryCalls("q")
+        share = " shares=kit:1" if storage.capabilities.fair else ""
         wide = f"attributes=a:{WIDE['a'].decode()}"
         steps = (
-            f"set log_level=all; enqueue held, handed, failed {wide}; grant {TTL}; claim; hand_off handed, "
-            f"fail failed; enqueue seen delay={TTL} {wide}"
+            f"set log_level=all{share}; enqueue held, handed, failed {wide}; grant {TTL}; claim; "
+            f"hand_off handed, fail failed; enqueue seen delay={TTL} {wide}"
         )
         await play_steps(storage, calls, steps, now=NOW)
         records = {record.id: record for record in (await storage.export("q")).records}

@@ -157,6 +157,23 @@ BAD_RATES: Final[dict[str, tuple[Any, str]]] = {
 BAD_PER_KEY: Final[tuple[Any, ...]] = (0, -1, 1_000_001, True, 1.5, "1")
 BAD_MAX_WAITING: Final[tuple[Any, ...]] = (0, -1, 1_000_000_001, True, 1.5, "1")
 BAD_WHEN_FULL: Final[tuple[Any, ...]] = ("drop_old", "", None, 1)
+BAD_SHARES: Final[dict[str, Any]] = {
+    "below 0": {"k": -1},
+    "above 1,000": {"k": 1001},
+    "a fraction": {"k": 1.5},
+    "a flag": {"k": True},
+    "a text": {"k": "1"},
+    "an empty key": {"": 1},
+    "a key of 129 bytes": {"k" * 129: 1},
+    "a key with NUL": {"k\0": 1},
+    "a key that is a number": {1: 1},
+    "more than 1,000": {f"k{n}": 1 for n in range(1001)},
+    "more than 1,000 once merged": {f"k{n}": 1 for n in range(1000)},
+    "None": None,
+    "pairs": [("k", 1)],
+}
+#: Turns that are valid, but only for a storage with the capability `fair`.
+VALID_TURNS: Final[dict[str, Any]] = {"fair": True, "shares": {"k": None}}
 #: Limits that are valid, but only for a storage with the capability `limits`.
 VALID_LIMITS: Final = {"per_key": 1, "rate": StartRate(1, 10), "key_rate": StartRate(1, 10), "max_waiting": 1}
 VALID_LIMITS["when_full"] = "drop_new"
@@ -203,6 +220,7 @@ def bad_input(claims: Capabilities, steps: Sequence[QueueStep]) -> Iterator[BadI
     for name, settings in BAD_SETTINGS.items():
         yield BadInput("configure", name, {"patch": settings})
     yield from bad_limits(claims)
+    yield from bad_turns(claims)
     for name, value in {**BAD_JSON, "above 1 MiB": b'"' + b"x" * MIB + b'"'}.items():
         for memo in (None, b"m"):
             yield BadInput("report", f"progress: {name}", {"progress": value, "memo": memo})
@@ -256,6 +274,19 @@ def bad_limits(claims: Capabilities) -> Iterator[BadInput]:
         for queue in (FLOWS, EVALUATIONS):
             flows = {"queue": queue, "patch": SettingsPatch(max_waiting=1)}
             yield BadInput("configure", f"max_waiting of {queue}", flows, "max_waiting")
+
+
+def bad_turns(claims: Capabilities) -> Iterator[BadInput]:
+    """Yield bad turns of keys. Without the capability `fair`, valid ones are bad, too.
+
+    The queue has a share already, so that 1,000 others are too many.
+    """
+    bad = {f"shares {name}": ("shares", shares) for name, shares in BAD_SHARES.items()}
+    bad |= {f"fair={value}": ("fair", value) for value in (None, 1, "yes")}
+    bad |= {} if claims.fair else {f"{name}={value}": (name, value) for name, value in VALID_TURNS.items()}
+    for text, (name, value) in bad.items():
+        patch = SettingsPatch(max_active=7, **{name: value})
+        yield BadInput("configure", text, {"patch": patch}, name)
 
 
 def bad_steps(good: Sequence[QueueStep]) -> Iterator[BadInput]:

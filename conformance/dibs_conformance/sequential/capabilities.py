@@ -62,6 +62,19 @@ async def obeys_limit(storage: Storage, name: str, value: str) -> bool:
     return False
 
 
+async def takes_turns(locations: Locations) -> bool:
+    """Return whether claims obey the settings `fair` and `shares`."""
+    async with locations.open(locations.new(), "system") as storage:
+        calls = HistoryCalls("turns")
+        with contextlib.suppress(Refused):
+            await play_steps(
+                storage, calls, "set fair=yes shares=m:0; enqueue a:k b:k c:m d; grant; first = claim"
+            )
+            await play_steps(storage, calls, "set shares=m:none; second = claim")
+            return [list(calls.saved[runs]) for runs in ("first", "second")] == [["a", "d", "b"], ["c"]]
+        return False
+
+
 async def keeps_output(locations: Locations) -> bool:
     """Return whether a report takes chunks, and `events` returns them for their id."""
     async with locations.open(locations.new(), "system") as storage:
@@ -449,6 +462,7 @@ PROBES: dict[str, Callable[[Locations], Awaitable[bool | None]]] = {
     "server_clock": keeps_server_clock,
     "blocking_claim": blocks_claims,
     "limits": obeys_limits,
+    "fair": takes_turns,
     "output": keeps_output,
     "many_queues": serves_many_queues,
     "transactions": joins_transactions,

@@ -219,13 +219,20 @@ def keep_each_size(lockstep: Lockstep) -> None:
                 settle(lockstep, run, action)
 
 
-#: Valid settings exactly at a limit of the contract, and limits of a storage with the capability `limits`.
+#: Valid settings exactly at a limit of the contract, and those that need the capability `limits` or `fair`.
 SETTINGS_AT_LIMITS: Final = (SettingsPatch(log_age=LONGEST, request_key_age=LONGEST, retention=KEPT),)
 LIMITS_AT_LIMITS: Final = (
     SettingsPatch(per_key=1_000_000, rate=StartRate(1, 31 * DAY, 11)),
     SettingsPatch(key_rate=StartRate(1_000_000, 1_000, 1_000_000), rate=StartRate(1_000, 1)),
     SettingsPatch(per_key=None, rate=None, key_rate=None),
     SettingsPatch(max_waiting=1_000_000_000, when_full="drop_new"),
+)
+TURNS_AT_LIMITS: Final = (
+    SettingsPatch(fair=True, shares={"k" * 128: 1_000, "é" * 64: 0}),
+    SettingsPatch(shares={f"k{n}": n for n in range(998)}),
+    SettingsPatch(shares={"k0": None, "k2": None, "k1": 1, "K1": 2, "k 1": 3, "\\": None}),
+    SettingsPatch(shares={"k0": 1, "K1": None, "k 1": None}),
+    SettingsPatch(fair=False, shares={f"k{n}": None for n in range(998)}),
 )
 #: Data of jobs exactly at a limit.
 DATA_AT_LIMITS: Final = (
@@ -237,7 +244,8 @@ DATA_AT_LIMITS: Final = (
 def keep_values_at_limits(lockstep: Lockstep) -> None:
     """Store settings, jobs, a queue and a batch that are exactly at a limit."""
     limits = LIMITS_AT_LIMITS if lockstep.storage.capabilities.limits else ()
-    for patch in (*SETTINGS_AT_LIMITS, *limits):
+    turns = TURNS_AT_LIMITS if lockstep.storage.capabilities.fair else ()
+    for patch in (*SETTINGS_AT_LIMITS, *limits, *turns):
         lockstep.configure(QUEUE, patch)
     for data in DATA_AT_LIMITS:
         job = NewJob(id="é" * 256, data=data)

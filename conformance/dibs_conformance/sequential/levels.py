@@ -26,6 +26,7 @@ from dibs_conformance.sequential.limit_histories import walk_through_limits
 from dibs_conformance.sequential.probes import PROBES, Probe, ProbeResult
 from dibs_conformance.sequential.session import BudgetSpent, ExampleSession, find_reason_to_skip, to_failure
 from dibs_conformance.sequential.state_machine import LimitMachine
+from dibs_conformance.sequential.turn_histories import walk_through_turns
 from dibs_conformance.sequential.walkthrough import offers_compaction, walk_through, walk_through_restarts
 from dibs_conformance.target import LevelPlan, Locations, Progress
 from dibs_conformance.verbs import VERBS
@@ -70,6 +71,7 @@ def run_walkthrough(session: ExampleSession) -> LawFailure | None:
 def walk_through_all(session: ExampleSession) -> None:
     walk_through(session)
     walk_through_limits(session)
+    walk_through_turns(session)
     walk_through_restarts(session)
 
 
@@ -193,6 +195,7 @@ class SequentialRun:
             compacts=self._offers_compaction(),
             cross_queue=claims.cross_queue,
             limits=claims.limits,
+            fair=claims.fair,
             output=claims.output,
             handles=skipped is None,
         )

@@ -343,6 +343,7 @@ def read_follow_ups(text: str) -> tuple[FollowUp, ...]:
 NOTATIONS: Final[dict[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("payload", "result", "memo"), read_bytes),
     **dict.fromkeys(("rate", "key_rate"), lambda text: StartRate(*map(int, text.split("/")))),
+    "shares": lambda text: {key: read_value(share, 0) for key, share in read_pairs(text).items()},
     "output": lambda text: tuple(map(read_bytes, text.split("+"))),
     "request_key": str,
     "attributes": lambda text: {name: value.encode() for name, value in read_pairs(text).items()},

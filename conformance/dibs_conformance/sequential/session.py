@@ -49,6 +49,8 @@ class ExampleSession:
     cross_queue: bool = False
     #: True if claims of the storage obey `per_key`, `rate` and `key_rate`.
     limits: bool = False
+    #: True if claims of the storage obey `fair` and `shares`.
+    fair: bool = False
     #: True if the storage keeps the output of runs.
     output: bool = False
     #: True if several handles, each a storage object of its own, show the same jobs of a location.

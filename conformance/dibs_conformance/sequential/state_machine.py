@@ -377,13 +377,27 @@ limit_patches = st.one_of(
     st.just(SettingsPatch(per_key=None, rate=None, key_rate=None, max_waiting=None)),
 )
 
+shares = st.dictionaries(st.sampled_from(KEYS), st.sampled_from((None, 0, 1, 2, 3)), max_size=3)
+turn_patches = st.one_of(
+    st.just(SettingsPatch(fair=True)),
+    shares.map(lambda changed: SettingsPatch(fair=True, shares=changed)),
+    st.builds(SettingsPatch, shares=shares),
+    st.builds(SettingsPatch, shares=shares),
+    st.just(SettingsPatch(fair=False)),
+)
+
+
+def has_turns(machine: LimitMachine) -> bool:
+    return machine.session.fair
+
 
 def has_limits(machine: LimitMachine) -> bool:
     return machine.session.limits
 
 
 def is_limited(machine: LimitMachine) -> bool:
-    return any(machine.lockstep.oracle.queue(queue).settings.has_limits for queue in some.QUEUES)
+    settings = [machine.lockstep.oracle.queue(queue).settings for queue in some.QUEUES]
+    return any(one.has_limits or one.fair for one in settings)
 
 
 class LimitMachine(WideMachine):
@@ -392,6 +406,11 @@ class LimitMachine(WideMachine):
     @precondition(has_limits)
     @rule(queue=some.queues, patch=limit_patches)
     def limit(self, queue: str, patch: SettingsPatch) -> None:
+        self.lockstep.configure(queue, patch)
+
+    @precondition(has_turns)
+    @rule(queue=some.queues, patch=turn_patches)
+    def take_turns(self, queue: str, patch: SettingsPatch) -> None:
         self.lockstep.configure(queue, patch)
 
     @precondition(is_limited)

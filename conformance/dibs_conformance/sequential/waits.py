@@ -128,6 +128,10 @@ LIMIT_CASES: Final = (
     WaitCase("a start that the rate allows", "work", f"set rate=1/{SOON}; {START_ONE}", ""),
     WaitCase("a start that the key_rate allows", "work", f"set key_rate=1/{SOON}; {START_ONE}", ""),
 )
+TURN_CASES: Final = (
+    WaitCase("a resumed key", "work", f"set shares=k:0; {START_ONE}", "set shares=k:1"),
+    WaitCase("a share that is removed", "work", f"set fair=yes shares=k:0; {START_ONE}", "set shares=k:none"),
+)
 OUTPUT_CASES: Final = (
     WaitCase("report of output", "progress", CLAIM, "report a output=x"),
     WaitCase(
@@ -144,8 +148,9 @@ ATTEMPTS: Final = 5
 BEFORE_CHANGES: Final = 0.1
 #: Seconds after which a wait ends without a change.
 TIMEOUT: Final = 60.0
-#: All cases. Those in LIMIT_CASES need the capability `limits`, and those in OUTPUT_CASES `output`.
-CASES: Final = (*GENERAL_CASES, *LIMIT_CASES, *OUTPUT_CASES)
+#: The cases that need a capability, by its name.
+CASES_OF: Final = {"limits": LIMIT_CASES, "fair": TURN_CASES, "output": OUTPUT_CASES}
+CASES: Final = (*GENERAL_CASES, *(case for cases in CASES_OF.values() for case in cases))
 #: The numbers of the cases whose wait ends by itself, and of the others. A storage may wake all its waits
 #: after each change, so the former have rounds without a change.
 WITHOUT_CHANGE: Final = tuple(number for number, case in enumerate(CASES) if not case.change)
@@ -164,7 +169,7 @@ async def missing_wake_ups(locations: Locations, *, shared: bool) -> list[str]:
     async with locations.open(location, "system") as waiting, locations.open(location, "system") as other:
         clients: dict[str, MakeChanges] = {"the same client": changes_through(waiting)}
         claims = waiting.capabilities
-        spared = {*(() if claims.limits else LIMIT_CASES), *(() if claims.output else OUTPUT_CASES)}
+        spared = {case for name, some in CASES_OF.items() if not getattr(claims, name) for case in some}
         without_change, with_change = (
             [n for n in some if CASES[n] not in spared] for some in (WITHOUT_CHANGE, WITH_CHANGE)
         )

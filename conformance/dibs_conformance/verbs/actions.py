@@ -192,6 +192,8 @@ SITUATIONS: Final = {
     "one of two": "leases; configure one of a key; enqueue a b data=3",
     # One of two jobs of a full key runs. A storage without limits has the same states.
     "a full key": "keyed; configure one of a key; claim one",
+    # Both ids wait, with the same key, in a queue whose keys take turns.
+    "turns": "keyed; configure turns",
     # Two jobs wait in a queue that allows one start a minute.
     "one start": "leases; configure one start; enqueue a b",
     # One job waits, and the queue takes no other.

@@ -33,11 +33,14 @@ from dibs_conformance.verbs.verb import (
     read_scenes,
 )
 
+#: What a job is sorted by in a claim: the priority, the place of its key, the time, and the seq.
+ClaimOrder = tuple[int, int, int, int, int]
+
 
 def step(
     oracle: Oracle, queue_name: str, lease: str, limit: int, now: int, taken: Sequence[str] = ()
 ) -> ClaimResult:
-    """Make admitted due jobs active: by priority, then by run_at, then by seq (contract 2).
+    """Make admitted due jobs active: by priority, turn of the key, run_at and seq (contract 2).
 
     Parked jobs of the same time have the same seq, and may come in any order: here in that of `taken`, the
     ids that the storage took.
@@ -55,16 +58,28 @@ def step(
     jobs: list[Job] = []
     full = full_keys(queue)
     places = {id: place for place, id in enumerate(taken)}
-    for job in sorted(due, key=lambda job: (claim_order(job, job.seq), places.get(job.id, limit))):
-        if len(jobs) < free and is_admitted(queue, job, now, full):
+
+    def order(job: Job) -> tuple[ClaimOrder, int]:
+        picked = places.get(job.id, limit)
+        return claim_order(queue, job, job.seq, picked), picked
+
+    queue.update_ring()
+    line = sorted(due, key=order, reverse=True)
+    while line and len(jobs) < free:
+        job = line.pop()
+        if is_admitted(queue, job, now, full):
             jobs.append(activate(queue, job, lease, holder.holder, now))
             full = full_keys(queue)
+            if queue.settings.fair:
+                line.sort(key=order, reverse=True)
     due_later = next_due(queue, now)
     return ClaimResult(jobs=tuple(jobs), now=now, next_due=due_later)  # type: ignore[arg-type]
 
 
-def claim_order(job: Job, seq: int) -> tuple[int, int, int]:
-    return -job.data.priority, job.run_at, seq
+def claim_order(queue: OracleQueue, job: Job, seq: int, picked: int = 0) -> ClaimOrder:
+    """Return the place of a job in the order of claims. `picked` orders keys that share a place."""
+    place, is_shared = queue.place(job.data.key)
+    return -job.data.priority, place, picked if is_shared else 0, job.run_at, seq
 
 
 # -- beside other clients ----------------------------------------------------------------------------
@@ -95,14 +110,15 @@ def activate_claimed_jobs(
     full = check_settings(part, queue, len(answer.jobs)) or len(answer.jobs) == limit
     if len(answer.jobs) > limit or len({job.id for job in answer.jobs}) < len(answer.jobs):
         raise Mismatch(f"claimed {[job.id for job in answer.jobs]} with the limit {limit}")
-    keys = [claim_order(job, job.seq) for job in answer.jobs]
-    if keys != sorted(keys):
+    queue.update_ring()
+    keys = [claim_order(queue, job, job.seq) for job in answer.jobs]
+    if keys != sorted(keys) and not queue.settings.fair:
         raise Mismatch(f"claimed {[job.id for job in answer.jobs]} in the wrong order")
     for job in answer.jobs:
         current = queue.record(job.id).current
         if current is None or current.run is not None or current.run_at > now:
             raise Mismatch(f"claimed {job.id!r}, which was not due")
-        check_skipped(world, part, queue, claim_order(job, job.seq))
+        check_skipped(world, part, queue, claim_order(queue, job, job.seq))
         if not part.settings_change and not is_admitted(queue, current, now):
             raise Mismatch(f"claimed {job.id!r}, which the limits of the queue did not admit")
         began = now if job.run is None else job.run.claimed_at
@@ -114,9 +130,7 @@ def activate_claimed_jobs(
         check_skipped(world, part, queue, None)
 
 
-def check_skipped(
-    world: OracleWorld, part: CallPart, queue: OracleQueue, until: tuple[int, int, int] | None
-) -> None:
+def check_skipped(world: OracleWorld, part: CallPart, queue: OracleQueue, until: ClaimOrder | None) -> None:
     """Raise Mismatch if an admitted job stands before `until` in the order, or anywhere if that is None."""
     # An overlapping call may free room, and may charge a clock, before or after the claim has read them.
     if queue.settings.limits_claims and (part.concurrent_ids or part.settings_change):
@@ -125,8 +139,10 @@ def check_skipped(
     for job in queue.jobs():
         if job.run is not None or job.run_at > now or part.may_skip(job.id):
             continue
+        if until is not None and queue.place(job.data.key)[1]:
+            continue
         seq = world.numbering.actual("seq", (queue.name, job.id), job.seq) if job.seq else 0
-        passed = until is None or (seq is not None and claim_order(job, seq) < until)
+        passed = until is None or (seq is not None and claim_order(queue, job, seq) < until)
         if passed and is_admitted(queue, job, now):
             raise Mismatch(f"claim skipped {job.id!r}, which was due")
 
@@ -268,6 +284,10 @@ VERB = Verb(
         claim beside claim (2): keyed; configure one of a key / claim one / claim one / claim
         claim beside claim (2): keyed; configure one start / claim one / claim one / claim
         claim beside claim (2): keyed; configure one start of a key / claim one / claim one / claim
+        claim beside claim (2, Turns of keys): turns / claim one / claim one / claim
+        claim beside settle (2, Turns of keys): turns; claim one / claim one / settle retry / claim
+        claim beside enqueue (2, Turns of keys): turns / claim one / enqueue c data=1 / claim
+        claim beside configure (2, Turns of keys): keyed / claim one / configure no start of a key / claim
         claim beside settle (2): a full key / claim / settle / claim
         claim beside enqueue (2): a full key / claim / enqueue b data=4 / claim
         claim beside configure (2): a full key / claim / configure any of a key / claim

@@ -28,7 +28,7 @@ from dibs_conformance.verbs.verb import (
 #: The retention of outcomes, in ms, that the settings patch "short outcomes" configures.
 SHORT_RETENTION = 5
 #: Keyed by name, because the report of a failure prints the name. No patch trims the log. A storage without
-#: the capability `limits` refuses some of them.
+#: the capability `limits` or `fair` refuses some of them.
 SETTINGS_PATCHES: dict[str, SettingsPatch] = {
     "pause": SettingsPatch(paused=True),
     "fail handler": SettingsPatch(fail_handler=True),
@@ -42,6 +42,8 @@ SETTINGS_PATCHES: dict[str, SettingsPatch] = {
     "one start": SettingsPatch(rate=StartRate(1, 60_000)),
     "one start of a key": SettingsPatch(key_rate=StartRate(1, 60_000)),
     "any start": SettingsPatch(rate=None, key_rate=None),
+    "turns": SettingsPatch(fair=True),
+    "no start of a key": SettingsPatch(shares={"k": 0}),
     "log size": SettingsPatch(log_bytes=32_000_000),
     "log age": SettingsPatch(log_age=43_200_000),
     "key age": SettingsPatch(request_key_age=1_800_000),
@@ -65,7 +67,7 @@ ONLY_IN_SETUP = frozenset(
     {
         *("short outcomes", "long outcomes", "all events", "fail handler", "no fail handler"),
         *("results in the log", "some active", "some starts", "some starts of a key", "no limits"),
-        *("one waiting", "two wait"),
+        *("one waiting", "two wait", "turns", "no start of a key"),
     }
 )
 
@@ -73,6 +75,9 @@ ONLY_IN_SETUP = frozenset(
 def step(oracle: Oracle, queue: str, patch: SettingsPatch, now: int) -> Settings:
     found = oracle.queue(queue)
     changes = {name: value for name, value in asdict(patch).items() if value is not UNSET}
+    if patch.shares is not UNSET:
+        merged = {**found.settings.shares, **patch.shares}
+        changes["shares"] = {key: share for key, share in merged.items() if share is not None}
     found.change_settings(replace(found.settings, **changes), now)
     return found.settings
 

@@ -45,8 +45,13 @@ def step(
     found.dropped = True
     held = [job.id for job, _ in queue.held(lease)]
     released = check_choice("drop", held, limit, held if chosen is None else chosen)
+    queue.update_ring()
+    in_ring = {turn.key for turn in queue.ring}
     for id in released:
         return_to_waiting(queue, queue.record(id), Release(), now)
+    queue.update_ring()
+    for turn in queue.ring:
+        turn.drop = turn.drop if turn.key in in_ring else queue.numbers.call
     return len(held) - len(released)
 
 

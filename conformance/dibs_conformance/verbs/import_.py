@@ -58,6 +58,7 @@ def imported_slot(id: str, action: ClientAction) -> Slot:
 def step(oracle: Oracle, queue: str, id: str, record: IdRecord, now: int) -> None:
     """Store the record of an imported id, without output. Release an active job that is not handed off."""
     target = oracle.queue(queue)
+    target.update_ring()
     record.output = record.outcome_output = []
     target.ids[id] = record
     run = record.current.run if record.current else None

@@ -6,7 +6,7 @@ reads or writes. So every storage refuses the same input (contract 4, promise 8)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, get_args
 
 import msgspec
@@ -298,6 +298,9 @@ def _check_range_and_data(name: str, part: Job | Successor | Outcome, limits: Li
 MOST_STARTS: Final = 1_000_000
 #: The largest `max_waiting`.
 MOST_WAITING: Final = 1_000_000_000
+#: The most starts in a turn of a key, and the most keys with a share of their own.
+MOST_SHARE: Final = 1_000
+MOST_SHARES: Final = 1_000
 #: The longest result that the log of a queue may keep, in bytes.
 MOST_LOG_RESULTS: Final = 4096
 #: The longest period of a rate, in ms.
@@ -308,17 +311,18 @@ FASTEST_RATE: Final = 1000
 LONGEST_BURST: Final = rates.FURTHEST
 
 _LEVELS: Final = get_args(LogLevel)
-_FLAGS: Final = ("paused", "fail_handler")
+_FLAGS: Final = ("paused", "fail_handler", "fair")
 _LIMITS: Final = ("per_key", "rate", "key_rate", "max_waiting", "when_full")
 _WHEN_FULL: Final = get_args(WhenFull)
 _DEFAULTS: Final = Settings()
 
 
-def check_settings(patch: SettingsPatch, *, limits: bool) -> None:
+def check_settings(patch: SettingsPatch, *, limits: bool, fair: bool) -> None:
     """Raise Refused if a setting of the patch has a wrong type or breaks a limit.
 
-    `limits` is whether the storage has the capability of that name. Without it, the settings `per_key`,
-    `rate`, `key_rate`, `max_waiting` and `when_full` may only have their defaults.
+    `limits` and `fair` are whether the storage has the capabilities of these names. Without `limits`, the
+    settings `per_key`, `rate`, `key_rate`, `max_waiting` and `when_full` may only have their defaults, and
+    without `fair` the settings `fair` and `shares`.
     """
     check_is_a("patch", patch, SettingsPatch)
     for name in _FLAGS:
@@ -332,6 +336,7 @@ def check_settings(patch: SettingsPatch, *, limits: bool) -> None:
     if patch.request_key_age is not UNSET:
         check_duration("request_key_age", patch.request_key_age)
     _check_limits(patch, allowed=limits)
+    _check_turns(patch, allowed=fair)
 
 
 def _check_log(patch: SettingsPatch) -> None:
@@ -353,17 +358,47 @@ def _check_limits(patch: SettingsPatch, *, allowed: bool) -> None:
         if value is UNSET or value == getattr(_DEFAULTS, name):
             continue
         if not allowed:
-            raise Refused(
-                f"{name} is set, but this storage does not have the capability `limits`; leave {name} out, "
-                "or use a storage that has it",
-                field=name,
-            )
+            raise _without_capability(name, "limits")
         if name == "per_key":
             check_whole_number(name, value, 1, MOST_STARTS)
         elif name == "max_waiting":
             check_whole_number(name, value, 1, MOST_WAITING)
         elif name != "when_full":
             check_rate(name, value)
+
+
+def _without_capability(name: str, capability: str) -> Refused:
+    return Refused(
+        f"{name} is set, but this storage does not have the capability `{capability}`; leave {name} out, "
+        "or use a storage that has it",
+        field=name,
+    )
+
+
+def _check_turns(patch: SettingsPatch, *, allowed: bool) -> None:
+    if patch.fair is True and not allowed:
+        raise _without_capability("fair", "fair")
+    if patch.shares is UNSET:
+        return
+    check_is_a("shares", patch.shares, Mapping)
+    assert isinstance(patch.shares, Mapping)  # noqa: S101 - for type checkers
+    if patch.shares and not allowed:
+        raise _without_capability("shares", "fair")
+    check_share_count(patch.shares)
+    for key, share in patch.shares.items():
+        check_text("shares", key, LIMITS.key)
+        if share is not None:
+            check_whole_number("shares", share, 0, MOST_SHARE, f" starts in a turn, for key {key!r:.60}")
+
+
+def check_share_count(shares: Mapping[str, object]) -> None:
+    """Raise Refused if there are more entries than a queue keeps."""
+    if len(shares) > MOST_SHARES:
+        raise Refused(
+            f"shares has {len(shares):,} entries; a queue keeps {MOST_SHARES:,}; remove entries with None, "
+            "as a key without an entry has the share 1",
+            field="shares",
+        )
 
 
 def check_rate(field: str, rate: object) -> None:

@@ -245,11 +245,16 @@ class Settings(Struct, frozen=True, gc=False, kw_only=True):
     max_waiting: int | None = None
     #: The answer to an enqueue that `max_waiting` stops: `full` for "refuse", `dropped` for "drop_new".
     when_full: WhenFull = "refuse"
+    #: True if the keys with waiting jobs take turns.
+    fair: bool = False
+    #: By key: the number of starts in a turn, 0 to 1,000. A key without an entry has 1; one with 0 is paused.
+    shares: Mapping[str, int] = {}
 
     @property
     def limits_claims(self) -> bool:
         """True if a setting is set that holds back due jobs."""
-        return self.per_key is not None or self.rate is not None or self.key_rate is not None
+        limits = (self.per_key, self.rate, self.key_rate)
+        return any(limit is not None for limit in limits) or 0 in self.shares.values()
 
     @property
     def has_limits(self) -> bool:
@@ -274,3 +279,6 @@ class SettingsPatch(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     key_rate: StartRate | UnsetType | None = UNSET
     max_waiting: int | UnsetType | None = UNSET
     when_full: WhenFull | UnsetType = UNSET
+    fair: bool | UnsetType = UNSET
+    #: By key: the new share; None removes the entry. Other keys keep their shares.
+    shares: Mapping[str, int | None] | UnsetType = UNSET

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from dibs.errors import Refused
 from dibs.model import transitions
-from dibs.model.check_arguments import check_cost, check_settle_action
+from dibs.model.check_arguments import check_cost, check_settle_action, check_share_count
 from dibs.model.check_values import size_of_attributes
 from dibs.model.job import EMPTY, ActiveRun, Job, NewJob, Outcome, OutcomeRetention, Slot, Successor
 from dibs.model.limits import LIMITS, Limits
+from dibs.model.plain_values import to_plain
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -31,6 +32,7 @@ from dibs.model.requests import (
     Release,
     RetryLater,
     Settings,
+    SettingsPatch,
     SettleAction,
     Settlement,
     Update,
@@ -320,6 +322,26 @@ def decide_amend(slot: Slot, patch: JobPatch, now: int) -> AmendStatus:
         kept = transitions.unexpired(slot.outcome, now) is not None
         return "amended" if kept and fields and fields <= FIELDS_OF_OUTCOME else "not_found"
     return "active" if slot.current.run is not None and fields & FIELDS_WHILE_WAITING else "amended"
+
+
+def changed_settings(before: Settings, patch: SettingsPatch) -> Settings:
+    """Return the settings of a queue after a patch. Raise Refused if their shares are too many.
+
+    The patch passed dibs.storage.checks.check_configure. Its shares are merged by key.
+    """
+    named = {name: getattr(patch, name) for name in patch.__struct_fields__}
+    changes = {name: value for name, value in named.items() if value is not UNSET}
+    if patch.shares is not UNSET:
+        merged = {**before.shares, **{to_plain(key): share for key, share in patch.shares.items()}}
+        changes["shares"] = {key: to_plain(share) for key, share in merged.items() if share is not None}
+        check_share_count(changes["shares"])
+    return replace(before, **changes)
+
+
+def changed_shares(before: Settings, after: Settings) -> list[str]:
+    """Return the keys whose share a change of settings changed. Each begins a new turn in its place."""
+    keys = {**before.shares, **after.shares}
+    return [key for key in keys if before.shares.get(key, 1) != after.shares.get(key, 1)]
 
 
 def decide_retry_failed(slot: Slot, now: int) -> RetryFailedStatus:

@@ -29,6 +29,8 @@ class Capabilities:
     #: Claims obey the settings `per_key`, `rate` and `key_rate`. Without this ability, `configure` refuses
     #: them.
     limits: bool = False
+    #: Claims obey the settings `fair` and `shares`. Without this ability, `configure` refuses them.
+    fair: bool = False
     #: A report takes chunks of output, and `events` reads the output of an id. Without this ability, both are
     #: refused.
     output: bool = False

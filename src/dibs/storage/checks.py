@@ -264,11 +264,15 @@ def check_amend(queue: str, patch: JobPatch, within: Limits = LIMITS, *, id: obj
 
 
 def check_configure(
-    queue: str, patch: SettingsPatch, within: Limits = LIMITS, *, limits: bool = False
+    queue: str, patch: SettingsPatch, within: Limits = LIMITS, *, limits: bool = False, fair: bool = False
 ) -> None:
-    """Check the patch. `limits` is whether the storage has the capability of that name."""
+    """Check the patch. `limits` and `fair` are whether the storage has the capabilities of these names.
+
+    The merged shares may still be too many. The storage checks them at the merge, with
+    dibs.model.rules.changed_settings.
+    """
     check_queue(queue, within=within)
-    check_arguments.check_settings(patch, limits=limits)
+    check_arguments.check_settings(patch, limits=limits, fair=fair)
     bounds = patch.max_waiting is not UNSET and patch.max_waiting is not None
     if bounds and queue in (FLOWS, EVALUATIONS):
         raise Refused(

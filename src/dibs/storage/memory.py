@@ -72,7 +72,7 @@ class MemoryStorage(IndexedStorage):
     """
 
     capabilities = Capabilities(
-        cross_queue=True, push_wakeups=True, manual_clock=True, limits=True, output=True
+        cross_queue=True, push_wakeups=True, manual_clock=True, limits=True, fair=True, output=True
     )
     durability = "none: the jobs are in memory and end with this process"
     #: Several event loops may use one object. It may be entered again while it is open.

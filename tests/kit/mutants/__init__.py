@@ -26,6 +26,7 @@ from tests.kit.mutants import signals as signals
 from tests.kit.mutants import sql as sql
 from tests.kit.mutants import start_rates as start_rates
 from tests.kit.mutants import supersede as supersede
+from tests.kit.mutants import turns as turns
 from tests.kit.mutants import update_only as update_only
 from tests.kit.mutants.planting import MUTANTS as MUTANTS
 from tests.kit.mutants.planting import Mutant as Mutant

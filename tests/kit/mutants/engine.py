@@ -74,7 +74,7 @@ def the_least_urgent_first(patch: Patch) -> None:
             last = max(self.due)
             self.due.replace_all([entry for entry in self.due if entry != last])
             if self._find_claimable(last):
-                return self.slots[last[3]]
+                return self.slots[last[4]]
         return None
 
     patch.setattr(QueueIndex, "pop_due", mutant)

@@ -57,7 +57,7 @@ def unwoken(patch: Patch, applies: Callable[[Job | None, Job | None], bool]) -> 
 
 @named("per_key is exact")
 def a_key_has_one_run_more(patch: Patch) -> None:
-    def mutant(self: KeyLines, line: KeyLine) -> bool:
+    def mutant(self: KeyLines, key: str, line: KeyLine) -> bool:
         return self._settings.per_key is not None and line.runs > self._settings.per_key
 
     patch.setattr(KeyLines, "_is_full", mutant)
@@ -167,7 +167,7 @@ def a_job_that_was_passed_over_loses_its_seq(patch: Patch) -> None:
         jobs, lines = original(index, queue, *rest), queue.key_lines
         for key in list(lines._closed):
             entry = lines._first_due(key, lines.by_key[key])
-            slot = None if entry is None else queue.slots[entry[3]]
+            slot = None if entry is None else queue.slots[entry[4]]
             if slot is not None and slot.current is not None:
                 queue.put(
                     slot.current.id, replace(slot, current=replace(slot.current, seq=index.next_number()))

@@ -216,7 +216,13 @@ class FalseTransactions(Wrapped):
     """A storage that claims transactions and writes outside of them."""
 
     capabilities = Capabilities(
-        cross_queue=True, push_wakeups=True, manual_clock=True, transactions=True, limits=True, output=True
+        cross_queue=True,
+        push_wakeups=True,
+        manual_clock=True,
+        transactions=True,
+        limits=True,
+        fair=True,
+        output=True,
     )
 
     def in_transaction(self, _: Connection) -> Storage:

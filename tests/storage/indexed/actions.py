@@ -97,6 +97,10 @@ settings = st.sampled_from(
         SettingsPatch(per_key=2, key_rate=StartRate(1, 20)),
         SettingsPatch(rate=StartRate(2, 30, 2)),
         SettingsPatch(per_key=None, rate=None, key_rate=None),
+        SettingsPatch(fair=True, shares={"k": 2}),
+        SettingsPatch(fair=True, shares={"k": 0, "l": None}),
+        SettingsPatch(shares={"k": None, "l": 2}),
+        SettingsPatch(fair=False),
     )
 )
 

@@ -28,6 +28,7 @@ def stored(queue: QueueIndex) -> dict[str, Any]:
         "keys": dict(queue.keys),
         "clocks": dict(queue.clocks.values),
         "settings": queue.settings,
+        "turns": dict(queue.turns),
         "log": (list(queue.log), queue.log.size, queue.log.trimmed, queue.log.end),
     }
 
@@ -52,7 +53,7 @@ def derived(queue: QueueIndex) -> dict[str, Any]:
 
 def line(queue: QueueIndex) -> list[str]:
     """Return the ids in the order in which claims would take them: of a key, the first job alone."""
-    return [e[3] for e in sorted(set(queue.due)) if queue._find_claimable(e)]
+    return [e[4] for e in sorted(set(queue.due)) if queue._find_claimable(e)]
 
 
 def leases_that_end(queue: QueueIndex) -> set[str]:
@@ -76,8 +77,8 @@ def derived_by_scan(queue: QueueIndex) -> dict[str, Any]:
     outcomes = {id: slot.outcome for id, slot in queue.slots.items() if slot.outcome is not None}
     gone = {id for id, o in outcomes.items() if o.expires_at is not None and o.expires_at <= now}
     alive = [outcome.kind for id, outcome in outcomes.items() if id not in gone]
-    lines = count_by_key(jobs.values())
-    in_line = first_of_each_key([job for job in due if is_open(queue, lines, job.data.key)])
+    lines = count_by_key(queue, jobs.values())
+    in_line = first_of_each_key(queue, [job for job in due if is_open(queue, lines, line_of(queue, job))])
     held: dict[str, set[str]] = {}
     for id, run in runs.items():
         if run.lease is not None:
@@ -108,36 +109,46 @@ def derived_by_scan(queue: QueueIndex) -> dict[str, Any]:
 Lines = Mapping[str, tuple[int, int]]
 
 
-def count_by_key(jobs: Iterable[Job]) -> Lines:
+def line_of(queue: QueueIndex, job: Job) -> str | None:
+    """Return the key of a job. In a fair queue, the jobs without a key have a line, too."""
+    return "" if job.data.key is None and queue.settings.fair else job.data.key
+
+
+def count_by_key(queue: QueueIndex, jobs: Iterable[Job]) -> Lines:
     lines: dict[str, tuple[int, int]] = {}
     for job in jobs:
-        if job.data.key is not None:
-            waiting, runs = lines.get(job.data.key, (0, 0))
+        if (key := line_of(queue, job)) is not None:
+            waiting, runs = lines.get(key, (0, 0))
             is_held = job.run is not None and job.run.lease is not None
-            lines[job.data.key] = (waiting + (job.run is None), runs + is_held)
+            lines[key] = (waiting + (job.run is None), runs + is_held)
     return lines
 
 
 def is_full(queue: QueueIndex, lines: Lines, key: str) -> bool:
     per_key = queue.settings.per_key
-    return per_key is not None and lines[key][1] >= per_key
+    is_paused = queue.settings.shares.get(key) == 0
+    return is_paused or (key != "" and per_key is not None and lines[key][1] >= per_key)
 
 
 def opens_at(queue: QueueIndex, key: str) -> int:
     """Return the time at which the clock of a key allows a start."""
     rate = queue.settings.key_rate
-    return 0 if rate is None else rates.next_start(queue.clocks.values.get(key, 0), rate)
+    return 0 if rate is None or key == "" else rates.next_start(queue.clocks.values.get(key, 0), rate)
 
 
 def is_open(queue: QueueIndex, lines: Lines, key: str | None) -> bool:
     return key is None or (not is_full(queue, lines, key) and opens_at(queue, key) <= queue.now)
 
 
-def first_of_each_key(jobs: list[Job]) -> list[Job]:
+def first_of_each_key(queue: QueueIndex, jobs: list[Job]) -> list[Job]:
     """Return the jobs in the order of claims, with only the first one of each key."""
-    ordered = sorted(jobs, key=lambda job: (-job.data.priority, job.run_at, job.seq))
-    keys = [job.data.key for job in ordered]
-    return [job for i, job in enumerate(ordered) if job.data.key is None or job.data.key not in keys[:i]]
+    places = {key: place for key, (place, _) in queue.turns.items()}
+    keys = {job.id: line_of(queue, job) for job in jobs}
+    ordered = sorted(
+        jobs, key=lambda job: (-job.data.priority, places.get(keys[job.id] or "", 0), job.run_at, job.seq)
+    )
+    before = [keys[job.id] for job in ordered]
+    return [job for i, job in enumerate(ordered) if before[i] is None or before[i] not in before[:i]]
 
 
 def next_due(

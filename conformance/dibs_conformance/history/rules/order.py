@@ -8,13 +8,23 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
 
-from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, SettingsTimeline, closed_as
+from dibs_conformance.history.by_id import (
+    DEFAULTS,
+    IdSteps,
+    RecordedHistory,
+    RecordedRun,
+    SettingsTimeline,
+    closed_as,
+)
 from dibs_conformance.history.from_log import ENDINGS
 from dibs_conformance.history.rules.queues import HistoryRule, Violation, began, ended
 from dibs_conformance.steps import LoggedEntry, RecordedStep
 
 #: Negated priority, run_at and seq. The smallest is claimed first.
 ClaimPosition = tuple[int, int, int]
+
+#: The settings that hold due jobs back, or change their order, unless they have their defaults.
+HOLDING = ("per_key", "rate", "key_rate", "fair", "shares")
 
 
 class NotEarlyRule(HistoryRule):
@@ -80,15 +90,18 @@ class NothingLeftRule(HistoryRule):
 def is_unlimited(settings: SettingsTimeline, claim: RecordedStep) -> bool:
     """Return whether the queue certainly was not paused and had no limits during a claim."""
     interval = (claim.began, ended(claim))
-    return settings.certain("paused", *interval) == "false" and all(
-        settings.certain(name, *interval) == "null" for name in ("max_active", "per_key", "rate", "key_rate")
+    is_running = settings.certain("paused", *interval) == "false"
+    return (
+        is_running
+        and settings.certain("max_active", *interval) == "null"
+        and admits_every_job(settings, claim)
     )
 
 
 def admits_every_job(settings: SettingsTimeline, claim: RecordedStep) -> bool:
-    """Return whether no key and no clock could hold a due job back during a claim."""
+    """Return whether no key, no clock and no turn could hold a due job back during a claim."""
     interval = (claim.began, ended(claim))
-    return all(settings.certain(name, *interval) == "null" for name in ("per_key", "rate", "key_rate"))
+    return all(settings.certain(name, *interval) == DEFAULTS[name] for name in HOLDING)
 
 
 class WaitingJob:

@@ -105,12 +105,18 @@ async def move(
 
 
 async def refuse_limits(source: Storage, target: Storage, queues: Sequence[str]) -> None:
-    """Raise Refused, before the move changes a queue, for a limit that the target could not obey."""
-    if target.capabilities.limits:
-        return
-    limited = [
-        info.name for info in await source.queues() if info.name in queues and info.settings.has_limits
-    ]
+    """Raise Refused, before the move changes a queue, for a setting that the target could not obey."""
+    able, settings = target.capabilities, {info.name: info.settings for info in await source.queues()}
+    moved = {name: settings[name] for name in queues if name in settings}
+    fair = [name for name, one in moved.items() if (one.fair or one.shares) and not able.fair]
+    if fair:
+        raise Refused(
+            f"queues have turns of keys ({', '.join(fair)}), and {target.url} does not have the capability "
+            "`fair`, so no job was moved: choose another target, or remove the turns with "
+            "`dibs configure QUEUE --fair off --share KEY=none`",
+            field="to",
+        )
+    limited = [name for name, one in moved.items() if one.has_limits and not able.limits]
     if limited:
         raise Refused(
             f"queues have limits by key or rate ({', '.join(limited)}), and {target.url} does not have the "

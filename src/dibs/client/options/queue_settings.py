@@ -191,5 +191,5 @@ def build_patch(changes: QueueSettings) -> SettingsPatch:
     if "retention" in patch:
         patch["retention"] = build_retention(patch["retention"])
     built = SettingsPatch(**patch)
-    check_settings(built, limits=True)
+    check_settings(built, limits=True, fair=True)
     return built

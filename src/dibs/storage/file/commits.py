@@ -21,7 +21,7 @@ from dibs.storage.indexed.event_log import Entry
 from dibs.storage.indexed.index import Index, Step
 from dibs.storage.indexed.output import Output, Position, ReportedChunks, without_oldest
 from dibs.storage.indexed.queue_index import QueueIndex
-from dibs.storage.indexed.records import Changes, Lease, RequestKey
+from dibs.storage.indexed.records import Changes, Lease, RequestKey, Turn
 
 T = TypeVar("T")
 #: Slots or log entries in one frame of a checkpoint.
@@ -76,6 +76,8 @@ class QueueImage(Struct, frozen=True, gc=False, array_like=True):
     clocks: list[tuple[str, int | None]] = []
     #: The output of ids. An output with None was removed.
     outputs: list[tuple[str, OutputImage | None]] = []
+    #: The turns of keys, and of the jobs without a key (""). A turn with None was removed.
+    turns: list[tuple[str, Turn | None]] = []
 
 
 class Commit(Struct, frozen=True, gc=False, array_like=True):
@@ -115,6 +117,7 @@ def _queue_image(queue: QueueIndex, changes: Changes) -> QueueImage:
         changes.reported,
         [(key, queue.clocks.values.get(key)) for key in changes.clocks],
         [(id, _output_image(before, queue.outputs.get(id))) for id, before in changes.outputs.items()],
+        [(key, queue.turns.get(key)) for key in changes.turns],
     )
 
 
@@ -194,13 +197,15 @@ def apply(index: Index, body: bytes) -> None:
 
 
 def _apply_queue(queue: QueueIndex, image: QueueImage) -> None:
-    # The clocks come first: a slot and the settings open or close their keys by them.
+    # Clocks and turns come first: a slot and the settings open, close and order their keys by them.
     for key, clock in image.clocks:
         queue.put_clock(key, clock)
+    for key, turn in image.turns:
+        queue.put_turn(key, turn)
     for changed in image.slots:
         slot = changed.slot
         full = EMPTY if slot is None else _with_known_data(queue, changed.id, slot, changed.sources)
-        queue.put(changed.id, _with_known_end(queue, changed.id, full))
+        queue.restore(changed.id, _with_known_end(queue, changed.id, full))
     for lease_id, lease in image.leases:
         queue.put_lease(lease_id, lease)
     for request_key, known in image.keys:
@@ -209,6 +214,10 @@ def _apply_queue(queue: QueueIndex, image: QueueImage) -> None:
         queue.put_output(id, _changed_output(queue.outputs.get(id), output))
     if image.settings is not None:
         queue.put_settings(image.settings)
+    _apply_log(queue, image)
+
+
+def _apply_log(queue: QueueIndex, image: QueueImage) -> None:
     for entry in image.entries:
         queue.put_entry(entry)
     if image.trimmed:
@@ -261,6 +270,7 @@ def _snapshot_queue(index: Index, queue: QueueIndex) -> Iterator[bytes]:
             settings=queue.settings,
             trimmed=queue.log.trimmed,
             clocks=list(queue.clocks.values.items()),
+            turns=list(queue.turns.items()),
         ),
     )
     for entries in _chunks(queue.log):

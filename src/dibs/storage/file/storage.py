@@ -86,6 +86,7 @@ class FileStorage(IndexedStorage):
         push_wakeups=True,
         manual_clock=True,
         limits=True,
+        fair=True,
         output=True,
     )
 

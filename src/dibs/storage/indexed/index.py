@@ -37,14 +37,16 @@ class Index:
         """Return a queue for changes. Create it if it is unknown, and set its clock to `now` of the index."""
         found = self.queues.get(name)
         if found is None:
-            found = self.queues[name] = QueueIndex(name, self._changed.append)
+            found = self.queues[name] = QueueIndex(name, self._changed.append, self.next_number)
         if found.now < self.now:
             found.advance(self.now)
         return found
 
     def find_queue(self, name: str) -> QueueIndex:
         """Return a queue for reading. For an unknown name, return an empty queue that refuses changes."""
-        return self.queue(name) if name in self.queues else QueueIndex(name, _refuse_changes)
+        return (
+            self.queue(name) if name in self.queues else QueueIndex(name, _refuse_changes, self.next_number)
+        )
 
     def next_number(self) -> int:
         """Return a number above every earlier one, and at least the current time in us (contract 1, Numbers).

@@ -10,9 +10,10 @@ from typing import Final, Protocol
 
 from dibs.model.job import EMPTY, EndKind, Job, Outcome, Slot
 
-#: (-priority, run_at, seq, id) of a due job. These tuples sort in the order of claims (contract 2). seq is a
-#: growing number that a job gets when it is enqueued or retried.
-Due = tuple[int, int, int, str]
+#: (-priority, place, run_at, seq, id) of a due job. These tuples sort in the order of claims (contract 2).
+#: The place is that of its key in a queue with `fair`, else 0. seq is a growing number that a job gets when
+#: it is enqueued or retried.
+Due = tuple[int, int, int, int, str]
 
 
 class ClaimOrder:
@@ -61,12 +62,16 @@ class ClaimOrder:
 
 def find_waiting_job(slots: dict[str, Slot], entry: Due) -> Job | None:
     """Return the waiting job of an entry; None if the entry is stale: the job has changed or is gone."""
-    return waiting_job(slots.get(entry[3], EMPTY), entry)
+    return waiting_job(slots.get(entry[4], EMPTY), entry)
+
+
+def due_entry(job: Job) -> Due:
+    return -job.data.priority, 0, job.run_at, job.seq, job.id
 
 
 def waiting_job(slot: Slot, entry: Due) -> Job | None:
     """Return the waiting job of an entry whose id has this slot; None if the entry is stale."""
-    minus_priority, run_at, seq, _ = entry
+    minus_priority, _, run_at, seq, _ = entry
     job = slot.current
     if (
         job is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from dibs.model import rates
+from dibs.model import rates, rules
 from dibs.model.job import EMPTY, ActiveRun, Job, Outcome, Slot
 from dibs.model.requests import Settings
 from dibs.storage.indexed.event_log import Entry, EventLog
@@ -26,7 +26,7 @@ from dibs.storage.indexed.orders import (
     waiting_job,
 )
 from dibs.storage.indexed.output import Output
-from dibs.storage.indexed.records import Changes, Lease, RequestKey
+from dibs.storage.indexed.records import Changes, Lease, RequestKey, Turn
 
 #: The entry of a scheduled job: (run_at, seq, id, -priority).
 Scheduled = tuple[int, int, str, int]
@@ -35,10 +35,10 @@ Scheduled = tuple[int, int, str, int]
 class QueueIndex:
     """The slots, leases, request keys, settings and log of one queue.
 
-    `on_change` is called with the QueueIndex at its first change in each step.
+    `on_change` is called with the QueueIndex at its first change in each step. `draw` returns a new number.
     """
 
-    def __init__(self, name: str, on_change: Callable[[QueueIndex], None]) -> None:
+    def __init__(self, name: str, on_change: Callable[[QueueIndex], None], draw: Callable[[], int]) -> None:
         self.name = name
         self.settings = Settings()
         self.slots: dict[str, Slot] = {}
@@ -46,11 +46,14 @@ class QueueIndex:
         self.keys: dict[str, RequestKey] = {}
         self.clocks = StartClocks()
         self.outputs: dict[str, Output] = {}
+        #: The turns of the keys with waiting jobs, if the queue is `fair`.
+        self.turns: dict[str, Turn] = {}
         self.log = EventLog()
         self.listing = SortedIds(self.slots)
         #: The changes of the current step; None between steps and before its first change.
         self.changes: Changes | None = None
         self._on_change = on_change
+        self._draw = draw
         #: True after the first change ever: then the queue exists.
         self.used = False
         #: Grows whenever a claim might find more jobs than before. It is the token of claims and waits.
@@ -61,7 +64,7 @@ class QueueIndex:
         self.now = 0
         self.due = ClaimOrder()
         self.scheduled: list[Scheduled] = []
-        self.key_lines = KeyLines(self.slots, self.due, self.clocks.values)
+        self.key_lines = KeyLines(self.slots, self.due, self.clocks.values, self.turns)
         self._lines_by_key = self.key_lines.by_key
         #: The time at which the setting `rate` allows the next start, in ms; not later than now if it does.
         self.opens_at = 0
@@ -87,7 +90,13 @@ class QueueIndex:
         return self.changes
 
     def put(self, id: str, after: Slot) -> None:
-        """Set the slot of an id to `after`; EMPTY removes the id."""
+        """Set the slot of an id to `after`, and move the turns of its keys; EMPTY removes the id."""
+        if self.settings.fair:
+            self._move_turns(self.slots.get(id, EMPTY).current, after.current)
+        self.restore(id, after)
+
+    def restore(self, id: str, after: Slot) -> None:
+        """Set the slot of an id to `after`. The turns that belong to it were stored and are put beside it."""
         before = self.slots.get(id, EMPTY)
         changes = self.changes or self.step_changes()
         if id not in changes.slots:
@@ -101,7 +110,7 @@ class QueueIndex:
         current = after.current
         if before.current is not current:
             self._put_current(id, before.current, current)
-            if self._lines_by_key or (current is not None and current.data.key is not None):
+            if self._lines_by_key or (current is not None and self.key_lines.key_of(current) is not None):
                 self.work_version += self.key_lines.move(before.current, current)
         if before.successor is not after.successor:
             self.blocked += (after.successor is not None) - (before.successor is not None)
@@ -164,8 +173,8 @@ class QueueIndex:
         if job.run_at > self.now:
             heappush(self.scheduled, (job.run_at, job.seq, id, -job.data.priority))
             self.work_version += 1
-        elif job.data.key is None:
-            self.due.add((-job.data.priority, job.run_at, job.seq, id))
+        elif self.key_lines.key_of(job) is None:
+            self.due.add((-job.data.priority, 0, job.run_at, job.seq, id))
             self.work_version += 1
         # A due job with a key goes into the line of its key.
         if len(self.due) + len(self.scheduled) > 2 * self.waiting + 1000:
@@ -179,12 +188,12 @@ class QueueIndex:
 
     def _find_scheduled(self, entry: Scheduled) -> Job | None:
         run_at, seq, id, minus_priority = entry
-        return find_waiting_job(self.slots, (minus_priority, run_at, seq, id))
+        return find_waiting_job(self.slots, (minus_priority, 0, run_at, seq, id))
 
     def _find_claimable(self, entry: Due) -> Job | None:
         """Return the job of an entry in the claim order, if it waits and its key is open."""
         job = find_waiting_job(self.slots, entry)
-        if job is None or job.data.key is None or self.key_lines.is_head(job.data.key, entry):
+        if job is None or (key := self.key_lines.key_of(job)) is None or self.key_lines.is_head(key, entry):
             return job
         return None
 
@@ -239,6 +248,52 @@ class QueueIndex:
         if key is not None and key_rate is not None:
             self.put_clock(key, rates.charge_cost(clocks.get(key, 0), key_rate, cost, self.now))
 
+    def put_turn(self, key: str, after: Turn | None) -> None:
+        """Set the turn of a key, or of the jobs without a key (NO_KEY); None removes it.
+
+        The next put of a job of the key, or of the settings, moves the head of its line.
+        """
+        self.step_changes().turns.setdefault(key, self.turns.get(key))
+        if after is None:
+            self.turns.pop(key, None)
+        else:
+            self.turns[key] = after
+
+    def _move_turns(self, before: Job | None, after: Job | None) -> None:
+        """Move the turns of the keys of a job, before its slot changes (contract 2, Turns of keys)."""
+        lines = self.key_lines
+        left = None if before is None or before.run is not None else lines.key_of(before)
+        entered = None if after is None or after.run is not None else lines.key_of(after)
+        if left == entered:
+            return
+        if entered is not None and entered not in self.turns:
+            self.put_turn(entered, (self._draw(), 0))
+        if left is None:
+            return
+        if lines.by_key[left].waiting == 1:
+            self.put_turn(left, None)
+        elif after is not None and after.run is not None:
+            self._count_start(left)
+
+    def _count_start(self, key: str) -> None:
+        """Count a start of a key in its turn. After as many starts as its share, the key goes to the back."""
+        place, starts = self.turns[key]
+        is_over = starts + 1 >= self.settings.shares.get(key, 1)
+        self.put_turn(key, (self._draw(), 0) if is_over else (place, starts + 1))
+
+    def change_turns(self, before: Settings, after: Settings) -> None:
+        """Begin all turns again if `fair` was changed, and else those of the keys whose share was changed."""
+        if before.fair == after.fair:
+            for key in rules.changed_shares(before, after):
+                if key in self.turns:
+                    self.put_turn(key, (self.turns[key][0], 0))
+            return
+        for key in list(self.turns):
+            self.put_turn(key, None)
+        for key in self.key_lines.keys_in_order() if after.fair else ():
+            self.put_turn(key, (self._draw(), 0))
+        self.key_lines.update_all_heads()
+
     def put_settings(self, after: Settings) -> None:
         changes = self.step_changes()
         changes.settings = changes.settings or self.settings
@@ -282,6 +337,8 @@ class QueueIndex:
         self.log.drop_last(len(changes.entries))
         for key, clock in changes.clocks.items():
             self.put_clock(key, clock)
+        for key, turn in changes.turns.items():
+            self.put_turn(key, turn)
         if changes.settings is not None:
             self._apply_settings(changes.settings)
             self.key_lines.update_all_heads()
@@ -292,7 +349,7 @@ class QueueIndex:
         for id, output in changes.outputs.items():
             self.put_output(id, output)
         for id, slot in changes.slots.items():
-            self.put(id, slot)
+            self.restore(id, slot)
 
     # -- time ----------------------------------------------------------------------------------------
 
@@ -313,21 +370,22 @@ class QueueIndex:
         job = self._find_scheduled(entry)
         if job is None:
             return
-        if job.data.key is None:
-            self.due.add((minus_priority, run_at, seq, id))
+        due = (minus_priority, 0, run_at, seq, id)
+        if (key := self.key_lines.key_of(job)) is None:
+            self.due.add(due)
             self.work_version += 1
         else:
-            self.work_version += self.key_lines.add_due(job.data.key, (minus_priority, run_at, seq, id))
+            self.work_version += self.key_lines.add_due(key, due)
 
     def pop_due(self) -> Slot | None:
         """Remove the next job to claim from the claim order. Return its slot, or None if none is admitted."""
         if self.opens_at > self.now:
             return None
-        slots = self.slots
+        slots, lines = self.slots, self.key_lines
         while (entry := self.due.pop()) is not None:
-            slot = slots.get(entry[3], EMPTY)
+            slot = slots.get(entry[4], EMPTY)
             job = waiting_job(slot, entry)
-            if job is not None and ((key := job.data.key) is None or self.key_lines.take(key, entry)):
+            if job is not None and ((key := lines.key_of(job)) is None or lines.take(key, entry)):
                 return slot
         return None
 

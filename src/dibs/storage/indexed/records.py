@@ -37,6 +37,11 @@ class RequestKey(Struct, frozen=True, gc=False, array_like=True):
     id: str
 
 
+#: The turn of a key in a queue with `fair`: its place among the keys, and the starts since it began. A place
+#: is a number, drawn as a seq. The lowest is first.
+Turn = tuple[int, int]
+
+
 class Changes:
     """The changes of one step in one queue: enough to write the step to a file and to undo it.
 
@@ -55,6 +60,7 @@ class Changes:
         "slots",
         "trimmed_before",
         "trimmed_entries",
+        "turns",
         "used_before",
         "work_before",
     )
@@ -69,6 +75,7 @@ class Changes:
         self.keys: dict[str, RequestKey | None] = {}
         self.clocks: dict[str, int | None] = {}
         self.settings: Settings | None = None
+        self.turns: dict[str, Turn | None] = {}
         self.outputs: dict[str, Output | None] = {}
         #: The entries that the step appended to the log.
         self.entries: list[Entry] = []

@@ -271,7 +271,9 @@ class IndexedStorage(ABC):
         return await self._run_read(None, reading.queues)
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        checks.check_configure(queue, patch, self.limits, limits=self.capabilities.limits)
+        checks.check_configure(
+            queue, patch, self.limits, limits=self.capabilities.limits, fair=self.capabilities.fair
+        )
         return await self._run_step(now, whole_queue.configure, queue, patch)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from dibs.model import events, rules, transitions
@@ -23,12 +22,12 @@ def configure(index: Index, queue: str, patch: SettingsPatch) -> Settings:
     """Change the settings that the patch names, and return all settings. Log level `all` logs the change."""
     source = index.queue(queue)
     before = source.settings
-    named = {name: getattr(patch, name) for name in patch.__struct_fields__}
-    after = replace(before, **{name: value for name, value in named.items() if value is not UNSET})
+    after = rules.changed_settings(before, patch)
     if after == before:
         return before
     _reset_clocks(source, before, after)
     source.put_settings(after)
+    source.change_turns(before, after)
     if "all" in (before.log_level, after.log_level):
         if before.paused != after.paused:
             kind: NoteKind = "paused" if after.paused else "resumed"

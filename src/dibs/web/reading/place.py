@@ -30,6 +30,7 @@ ABILITIES: Final = {
     "server_clock": "the time is that of the server",
     "blocking_claim": "a claim can wait in the storage until a job is due",
     "limits": "claims obey limits by key and rate",
+    "fair": "the keys of a queue may take turns",
     "output": "jobs keep the output that their runs write",
     "many_queues": "a worker serves all its queues in one request",
     "manual_clock": "can be opened with a manual clock, for tests",

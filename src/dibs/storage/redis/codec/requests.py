@@ -234,6 +234,8 @@ def _encode_setting(name: str, value: Any) -> str:
         return encode_retention(value)
     if value is None:
         return ""
+    if name == "shares":
+        return "".join(f"\0\0{key}\0{'' if share is None else int(share)}" for key, share in value.items())
     if isinstance(value, StartRate):
         return f"{value.starts},{value.per},{value.burst}"
     # A member of an Enum whose values are texts has another `str()`.
@@ -253,8 +255,11 @@ def decode_settings(values: Sequence[bytes | None]) -> Settings:
 
 
 def _decode_setting(name: str, text: str) -> Any:
-    if name in ("paused", "fail_handler"):
+    if name in ("paused", "fail_handler", "fair"):
         return text == "1"
+    if name == "shares":
+        entries = (entry.split("\0") for entry in text.split("\0\0") if entry)
+        return {key: int(share) for key, share in entries}
     if name in ("rate", "key_rate"):
         return StartRate(*map(int, text.split(","))) if text else None
     if name == "retention":

@@ -18,7 +18,7 @@ for i = 2, #ARGV, 2 do
   end
 end
 local known = {'0', '', ',,,', 'runs', decimal(DEFAULT_LOG_AGE), decimal(DEFAULT_LOG_BYTES), decimal(DEFAULT_REQUEST_KEY_AGE), '0',
-  '0', '', '', '', '', 'refuse'}
+  '0', '', '', '', '', 'refuse', '0', ''}
 for i, name in ipairs(names) do
   if (before[i] or known[i]) ~= (after[i] or known[i]) then
     changed[name] = true

@@ -27,7 +27,7 @@ local DEFAULT_LOG_AGE, DEFAULT_LOG_BYTES, DEFAULT_REQUEST_KEY_AGE = 86400000, 67
 -- Return the names of the settings. A table of them would cost each step more.
 local function setting_names()
   return 'paused', 'max_active', 'retention', 'log_level', 'log_age', 'log_bytes', 'request_key_age', 'fail_handler',
-    'log_results', 'per_key', 'rate', 'key_rate', 'max_waiting', 'when_full'
+    'log_results', 'per_key', 'rate', 'key_rate', 'max_waiting', 'when_full', 'fair', 'shares'
 end
 
 -- Arguments per command: Lua's C stack limits unpack() to 8,000 values.
