@@ -400,6 +400,10 @@ CLAIMS = rows(
     ("claim.extend(-1)", Refused, "seconds"),
     ("claim.extend('x')", Refused, "seconds"),
     ("claim.extend(nan)", Refused, "seconds"),
+    ("claim.spent(-1)", Refused, "amount"),
+    ("claim.spent(0.5)", Refused, "amount"),
+    ("claim.spent(1_000_000_001)", Refused, "amount"),
+    ("claim.spent(1, unit=0)", Refused, "unit"),
 )
 
 APPS = rows(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs import Dibs, LeaseLost, NotRunning, OutcomeUnknown, PermanentError, Queue, Refused
+from dibs import Dibs, LeaseLost, NotRunning, OutcomeUnknown, PermanentError, Queue, Rate, Refused
 from dibs.model.job import JobData, NewJob
 from dibs.model.overrides import Overrides
 from dibs.model.requests import EnqueueRequest
@@ -59,6 +59,28 @@ async def test_an_exception_inside_releases_too(queue: Queue) -> None:
             raise PermanentError
 
     assert await state(queue) == "waiting"
+
+
+async def test_a_claim_that_spent_nothing_gives_its_start_back(any_queue: Queue) -> None:
+    """One start an hour: each job is claimed at once all the same, also after it came back."""
+    await any_queue.configure(rate=Rate(500, per="1h", unit=500))
+    await any_queue.enqueue_many(any_queue.bind(n, id=str(n)) for n in range(2))
+    ends = []
+    async with any_queue.receive(wait=0) as claims:
+        async for claim in claims:
+            claim.spent(0, unit=500)
+            ends.append(claim.id)
+            await (claim.release() if claim.attempt == 1 and len(ends) == 1 else claim.complete())
+        await any_queue.enqueue(2, id="2")
+        claim = await anext(claims)
+        claim.spent(250, unit=500)
+        claim.spent(250, unit=500)
+        await claim.complete()
+        await any_queue.enqueue(3, id="3")
+        with pytest.raises(StopAsyncIteration):
+            await anext(claims)
+
+    assert ["0", "0", "1"] == sorted(ends)
 
 
 async def test_at_most_max_jobs_are_held(queue: Queue) -> None:

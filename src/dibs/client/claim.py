@@ -19,7 +19,9 @@ from dibs.client.options.serde import JSON
 from dibs.client.status import decode_attributes
 from dibs.errors import JobCancelled, LeaseLost, Refused
 from dibs.model import requests as model
+from dibs.model.check_values import check_whole_number
 from dibs.model.job import Error, Job
+from dibs.model.limits import MOST_COST, START_COST
 from dibs.model.results import SettleResult, SettleStatus
 from dibs.model.schedule import NAME_PREFIX, read_schedule, refuse_hand_off, with_next_tick
 from dibs.model.wakeup import FLOW_ATTRIBUTE, with_wake_up
@@ -77,6 +79,7 @@ class Claim:
         """True after a heartbeat found that the lease has ended."""
         self.cancelled: bool = job.run.cancel_requested
         """True if the run was asked to stop. A cancelled job does not return to the queue."""
+        self._cost: int | None = None
 
     def __repr__(self) -> str:
         return f"<Claim {self.queue}/{self.id} fence {self.fence}{' lost' if self.lost else ''}>"
@@ -226,13 +229,30 @@ class Claim:
         if await storage.report(self.queue, self.id, self.fence, JSON.encode(value)) == "lost":
             raise self._mark_lost()
 
+    def spent(self, amount: int, *, unit: int = START_COST) -> None:
+        """Say what this run has spent, for example tokens, in the `unit` of the rate of its queue.
+
+            claim.spent(3_200, unit=500)
+
+        The rates of the queue then count this amount in place of `unit`, which the claim has charged; without
+        a unit, 1,000 is one start. Several calls add up, each rounded up to a thousandth of a start, and
+        `spent(0)` gives the start back. It counts when the claim is settled, and not if its lease ends.
+
+        Raises Refused, a ValueError, for another value than a whole number from 0, and for a sum of more than
+        1,000,000 starts.
+        """
+        before = self._cost or 0
+        check_whole_number("unit", unit, 1, MOST_COST)
+        check_whole_number("amount", amount, 0, (MOST_COST - before) * unit // START_COST)
+        self._cost = before + -(-int(amount) * START_COST // unit)
+
     async def _settle(self, action: model.SettleAction, connection: Any = None) -> SettleResult:
         if FLOW_ATTRIBUTE in self._job.data.attributes:
             action = with_wake_up(action, self.id, self._job.data.attributes)
         if self.id.startswith(NAME_PREFIX) and (schedule := read_schedule(self._job.data)) is not None:
             at = {"claimed_at": self._claimed_at, "now": self._claimed_at + _ms_since(self._received_at)}
             action = with_next_tick(schedule, self.queue, self.id, action, **at)
-        settlement = model.Settlement(id=self.id, fence=self.fence, action=action)
+        settlement = model.Settlement(id=self.id, fence=self.fence, action=action, cost=self._cost)
         answer = await self._client.settle(settlement, connection)
         if answer.status == "lost":
             raise self._mark_lost()

@@ -8,7 +8,7 @@ from dibs.client.claim import Claim
 from dibs.client.feed import Event, Feed
 from dibs.client.receiver import Receiver
 from dibs.client.sync.background_loop import next_item, run_with_connection
-from dibs.client.sync.twin import Attribute, BlockingContext, BlockingHandle, blocking, reads
+from dibs.client.sync.twin import Attribute, BlockingContext, BlockingHandle, blocking, passing, reads
 
 
 class BlockingReceiver(BlockingContext[Receiver]):
@@ -43,6 +43,7 @@ class BlockingClaim(BlockingHandle[Claim]):
     hand_off: Final = blocking(Claim.hand_off)
     extend: Final = blocking(Claim.extend)
     progress: Final = blocking(Claim.progress)
+    spent: Final = passing(Claim.spent)
 
 
 class BlockingFeed(BlockingContext[Feed]):
