@@ -182,6 +182,7 @@ async def test_a_parked_job_shows_what_it_waits_for_and_gets_the_signal(
 
     assert "<dt>waits for</dt><dd>&lt;approved&gt;</dd>" in page
     assert "<dt>until</dt>" in page
+    assert 'class="state s-parked">parked<' in page
     assert "Stored steps" not in page
     assert 400 == bad.status_code
     assert sent.headers["location"].endswith("did=delivered")
