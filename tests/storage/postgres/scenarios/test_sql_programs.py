@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from dibs import Dibs, Failure, JobFailed
+from dibs import Dibs, Failure, JobFailed, current_job
 from dibs_conformance.servers import PostgresServer
 from tests.storage.postgres.sql_programs import SqlProgram
 
@@ -22,6 +22,14 @@ async def ship(order: str, parts: int) -> dict[str, Any]:
 
 async def echo(data: Any) -> Any:
     return data
+
+
+async def wait_for_approval() -> list[Any]:
+    return [await current_job().wait_for("approved")]
+
+
+async def read_two() -> list[int | None]:
+    return [await current_job().wait_for("number", int | None) for _ in range(2)]
 
 
 async def describe_failure(failure: Failure) -> list[str]:
@@ -62,6 +70,32 @@ async def test_a_worker_runs_a_task_that_sql_enqueued(app: Dibs, sql: SqlProgram
 
     shown = await sql.row("SELECT state, result FROM {s}.outcomes WHERE queue = 'ship'")
     assert {"state": "completed", "result": {"a": 2}} == shown
+
+
+async def test_a_parked_handler_gets_a_signal_from_sql(app: Dibs, sql: SqlProgram) -> None:
+    task = app.task(queue="q")(wait_for_approval)
+    async with worker_of(app):
+        ticket = await task.options(id="a").enqueue()
+        while (await ticket.status()).state != "parked":  # noqa: ASYNC110 - no event tells of a parked job
+            await asyncio.sleep(0.01)
+        arguments = {"queue": "q", "id": "a", "name": "approved", "value": Jsonb({"by": "é"})}
+        answers = [await sql.value("signal_job", **arguments, request_key="k") for _ in range(2)]
+
+        assert [{"by": "é"}] == await ticket.result(wait=20)
+    assert ["delivered"] * 2 == answers
+    assert "absent" == await sql.value("signal_job", queue="q", id="a", name="approved")
+
+
+async def test_signals_from_sql_come_in_their_order_and_have_a_limit(app: Dibs, sql: SqlProgram) -> None:
+    ticket = await app.task(queue="q")(read_two).options(id="a").enqueue()
+    for value in (None, 2):
+        await sql.value("signal_job", queue="q", id="a", name="number", value=Jsonb(value))
+    big = Jsonb("x" * 60_000)
+    answers = [await sql.value("signal_job", queue="q", id="a", name="other", value=big) for _ in range(2)]
+    await app.work(until="empty")
+
+    assert ["delivered", "full"] == answers
+    assert [None, 2] == await ticket.result()
 
 
 async def test_an_idle_worker_runs_a_job_after_the_commit(app: Dibs, sql: SqlProgram) -> None:

@@ -175,6 +175,27 @@ BEGIN
     id := coalesce(answer.first_ids[1], id);
 END $$;
 
+-- signal_job(queue, id, name, value, request_key) -> delivered, absent or full, as `queue.signal` in Python, whose
+-- signals are the same attributes. 333 is an Update(create=False, run_at="wake").
+CREATE OR REPLACE FUNCTION signal_job(
+    queue text, id text, name text, value jsonb DEFAULT 'null', request_key text DEFAULT NULL
+) RETURNS text LANGUAGE plpgsql SECURITY DEFINER {pinned} AS $$
+DECLARE
+    signal jsonb := jsonb_build_object('dibs.signal.' || name || '.' || new_id(),
+                                       jsonb_build_object('json', coalesce(value, 'null')));
+    answer record;
+BEGIN
+    PERFORM check_call(queue), check_size('id', id, 512), check_size('name', name, 96),
+            check_size('value', coalesce(value, 'null')::text, 65000), check_attributes(signal);
+    IF request_key IS NOT NULL THEN
+        PERFORM check_size('request_key', request_key, 128);
+    END IF;
+    SELECT * INTO answer FROM enqueue(
+        queue, NULL, false, ARRAY[id], ARRAY[''::bytea], ARRAY[0::smallint], ARRAY[NULL::bigint], ARRAY[333],
+        ARRAY[signal::text], ARRAY[NULL::text], ARRAY[NULL::text], ARRAY[NULL::text], ARRAY[request_key], NULL);
+    RETURN CASE WHEN answer.statuses[1] IN ('updated', 'blocked') THEN 'delivered' ELSE answer.statuses[1] END;
+END $$;
+
 -- claim_jobs(queue, max_jobs, ttl, holder) -> the claimed jobs, in the order of claims, with the lease that holds all
 -- of them for `ttl`, or for the longest lease that one of the jobs sets. First returns jobs of expired leases to the
 -- queue. A `payload` that is no JSON is NULL; `payload_bytes` always has it.
