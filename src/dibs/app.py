@@ -332,10 +332,12 @@ class Dibs:
         - `key_rate`: how often runs of one key may start, as in "10/m" or Rate(10, per=60); None is no limit.
         - `max_waiting`: waiting jobs at which an enqueue makes no new one; None is no bound.
         - `when_full`: "refuse" raises QueueFull at `max_waiting`, "drop_new" drops the new job.
+        - `fair`: whether the keys take turns, so that no key waits behind all jobs of another one.
         - `log_results`: longest result that the log keeps, in bytes, at most 4,096; 0 is none.
         - `retention`: how long the queue keeps outcomes: seconds, None for ever, or a Retention. Workers
-          write `max_active`, `per_key`, `rate`, `key_rate`, `max_waiting`, `when_full`, `log_results` and
-          `retention` to the storage when they start. Default of each: the setting of `queue.configure`.
+          write `max_active`, `per_key`, `rate`, `key_rate`, `max_waiting`, `when_full`, `fair`,
+          `log_results` and `retention` to the storage when they start. Default of each: the setting of
+          `queue.configure`.
         - `exact_arguments`: True refuses an enqueue whose arguments would arrive changed, for example without
           a field that a model excludes; False sends them. Default True.
         - `strict_results`: True fails a run whose result cannot be stored; False completes it, and keeps the

@@ -30,7 +30,7 @@ def test_configure_changes_only_the_given_settings(shell: Shell) -> None:
         "paused": True, "max_active": 3, "retention": {"failed": 2_592_000.0, "cancelled": None},
         "log_level": "all", "log_age": 43_200.0, "log_bytes": 1000, "log_results": 0, "request_key_age": 90.0,
         "fail_handler": False, "per_key": None, "rate": None, "key_rate": None, "max_waiting": None,
-        "when_full": "refuse",
+        "when_full": "refuse", "fair": False, "shares": {},
     } == settings  # fmt: skip
     assert settings == shell.json("configure", "q")["settings"]
     assert shell.json("configure", "q", "--max-active", "none")["settings"]["max_active"] is None
@@ -70,6 +70,27 @@ def test_configure_sets_limits_and_none_removes_them(shell: Shell) -> None:
     } == limits
     assert "per_key 1, rate 5/s burst 10, key_rate 10/m, log_results 100, fail_handler yes" in shown
     assert [None] * 3 == [removed["settings"][name] for name in ("per_key", "rate", "key_rate")]
+
+
+def test_keys_take_turns_and_one_of_them_is_paused(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1", "--key", "acme")
+    settings = shell.json("configure", "q", "--fair", "yes", "--share", "a=b=3", "--share", "old=2")[
+        "settings"
+    ]
+    removed = shell.json("configure", "q", "--share", "old=none", "--fair", "no")["settings"]
+    paused = shell.json("pause", "q", "--key", "acme")
+    shown = shell.type("configure", "q").stdout
+    resumed = shell.type("resume", "q", "--key", "acme", "--share", "4").stdout
+    bad = [shell.type("configure", "q", "--share", text) for text in ("acme", "=3", "acme=x", "acme=-1")]
+
+    assert (True, {"a=b": 3, "old": 2}) == (settings["fair"], settings["shares"])
+    assert (False, {"a=b": 3}) == (removed["fair"], removed["shares"])
+    assert {"queues": {"q": {"key": "acme", "paused": True}}} == paused
+    assert "share acme" in shown
+    assert "resumed q key acme\n" == resumed
+    assert {"a=b": 3, "acme": 4} == shell.json("configure", "q")["settings"]["shares"]
+    assert [2] * 4 == [one.exit_code for one in bad]
+    assert 2 == shell.type("resume", "q", "--share", "4").exit_code
 
 
 @pytest.mark.parametrize(

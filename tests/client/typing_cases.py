@@ -61,6 +61,11 @@ async def replace_a_run(queue: Queue) -> None:
     await thumbnail.options(supersede=True).enqueue("a", 1)
     await queue.configure(max_waiting=10_000, when_full="drop_new")
     await queue.configure(when_full="drop_old")  # type: ignore[arg-type]
+    await queue.configure(fair=True, shares={"acme": 3, "old": None})
+    await queue.configure(shares=["acme"])  # type: ignore[arg-type]
+    await queue.pause(key="acme")
+    await queue.resume(key="acme", share=3)
+    await queue.resume("acme")  # type: ignore[call-arg]
 
 
 @thumbnail.on_failure

@@ -242,6 +242,16 @@ async def test_limits_are_stored_and_shown_as_the_form_writes_them(any_app: Dibs
     assert "rate is &#39;fast&#39;; write it as 5/s" in refused.text
 
 
+async def test_the_page_of_a_queue_shows_its_turns(app: Dibs) -> None:
+    queue = app.queue("fair")
+    await queue.configure(fair=True, shares={"acme": 3, "<b>": 0})
+    async with browse(dibs_web(app, allow=may("read"))) as reader:
+        page = await reader.text("/queue", name=queue.name)
+
+    assert "keys take turns" in page
+    assert "acme 3, &lt;b&gt; paused" in page
+
+
 async def test_a_setting_that_somebody_else_has_changed_meanwhile_stays(
     any_app: Dibs, any_queue: Queue
 ) -> None:

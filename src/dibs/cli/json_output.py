@@ -247,6 +247,8 @@ def settings_fields(value: Settings) -> dict[str, Any]:
         "key_rate": rate_fields(value.key_rate),
         "max_waiting": value.max_waiting,
         "when_full": value.when_full,
+        "fair": value.fair,
+        "shares": dict(value.shares),
     }
 
 

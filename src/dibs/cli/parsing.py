@@ -91,6 +91,8 @@ def setting_rows(settings: Settings) -> Iterator[tuple[str, str]]:
         yield name, NO_LIMIT if rate is None else format_rate(rate)
     yield "max_waiting", NO_LIMIT if settings.max_waiting is None else str(settings.max_waiting)
     yield "when_full", settings.when_full
+    yield "fair", "yes" if settings.fair else "no"
+    yield from ((f"share {key}", str(share)) for key, share in settings.shares.items())
     yield from ((f"retention {kind}", _age_text(settings.retention, kind)) for kind in ENDS)
     if settings.retention.keep_payload is not UNSET:
         yield "keep_payload", ", ".join(settings.retention.keep_payload)

@@ -20,7 +20,9 @@ from dibs.client.options.queue_settings import QueueSettings, build_patch
 from dibs.client.output import Chunk, read_output
 from dibs.client.schedules import Schedules
 from dibs.client.status import Status, slot_status
-from dibs.model.check_values import check_duration
+from dibs.errors import Refused
+from dibs.model.check_arguments import MOST_SHARE
+from dibs.model.check_values import check_duration, check_whole_number
 from dibs.model.job import Slot
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Complete, End, Fail, JobPatch
@@ -260,16 +262,35 @@ class StoredQueue:
 
     # -- the queue -----------------------------------------------------------------------------------
 
-    async def pause(self) -> None:
-        """Stop claims of this queue until `resume`. Active jobs continue, and new jobs wait.
+    async def pause(self, *, key: str | None = None) -> None:
+        """Stop claims of this queue, or of its jobs with a key, until `resume`.
 
-        Example: `await queue.pause()`
+            await queue.pause()
+            await queue.pause(key="acme")
+
+        Active jobs continue, and new jobs wait. With a key, its share is 0 from then on; it forgets the share
+        that it had. Raises Refused for a key on a storage without the capability `fair`.
         """
-        await self.configure(paused=True)
+        await self.configure(**{"paused": True} if key is None else {"shares": {key: 0}})
 
-    async def resume(self) -> None:
-        """Allow claims of this queue again."""
-        await self.configure(paused=False)
+    async def resume(self, *, key: str | None = None, share: int = 1) -> None:
+        """Allow claims of this queue again, or of its jobs with a key.
+
+            await queue.resume()
+            await queue.resume(key="acme", share=3)
+
+        - `key`: resume this key. A queue that is paused itself stays paused.
+        - `share`: number of starts in a turn of the key, 1 to 1,000. Default 1.
+
+        Raises Refused for a bad share, and for a key on a storage without the capability `fair`.
+        """
+        if key is None and share != 1:
+            raise Refused(f"share is {share!r:.60} without a key; pass key=, too", field="share")
+        if key is not None:
+            check_whole_number("share", share, 1, MOST_SHARE)
+        await self.configure(
+            **{"paused": False} if key is None else {"shares": {key: None if share == 1 else share}}
+        )
 
     async def counts(self) -> Counts:
         """Return the number of jobs in each state; above 10,000 a number may be approximate.
@@ -329,6 +350,9 @@ class StoredQueue:
           1,000,000,000; None is no bound. Default None.
         - `when_full`: what such an enqueue does. "refuse" raises QueueFull; "drop_new" returns a ticket with
           the verdict "dropped". Default "refuse".
+        - `fair`: whether keys take turns, so that no key waits behind all jobs of another one. Default False.
+        - `shares`: number of starts in a turn by key, 0 to 1,000, as in {"acme": 3}; 0 pauses the key, None
+          removes its entry, and other keys keep theirs. A key without an entry has 1. At most 1,000 entries.
         - `retention`: how long outcomes are kept if the job has no retention: seconds, None for ever, or a
           Retention. Default: completed and cancelled 1 hour, failed 7 days.
         - `log_level`: events that are logged: "off", "runs" (ends of runs) or "all". Default "runs".
@@ -339,8 +363,8 @@ class StoredQueue:
         - `fail_handler`: whether each job that fails gets a job of the failure handler, whoever ends it.
           Workers with a failure handler set it. Default False.
 
-        Raises Refused naming the setting at fault, and for `per_key`, `rate`, `key_rate` or `max_waiting` on
-        a storage without the capability `limits`.
+        Raises Refused naming the setting at fault, for `per_key`, `rate`, `key_rate` or `max_waiting` on a
+        storage without the capability `limits`, and for `fair` or `shares` on one without `fair`.
         """
         await self._client.configure(build_patch(changes))
 

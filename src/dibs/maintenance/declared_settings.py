@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import UNSET
@@ -18,21 +18,22 @@ from dibs.storage.protocol import Storage
 logger: Final = logging.getLogger("dibs.worker")
 
 DEFAULTS: Final = Settings()
-#: The settings that only a storage with the capability `limits` obeys.
-_LIMITS: Final = ("per_key", "rate", "key_rate", "max_waiting")
+#: The settings that only a storage with a capability obeys, by its name.
+_NEEDED: Final = {"limits": ("per_key", "rate", "key_rate", "max_waiting"), "fair": ("fair",)}
 
 
 async def apply_declared_settings(storage: Storage, declared: Mapping[str, SettingsPatch]) -> None:
     """Write the declared settings that differ from the stored ones, and log each change.
 
     A setting that is not declared stays as `queue.configure` has set it. Raise ConfigurationError, before any
-    setting is written, if a limit is declared that the storage cannot obey. Raise StorageError,
+    setting is written, if a setting is declared that the storage cannot obey. Raise StorageError,
     OutcomeUnknown or Refused; a repeat of the call is safe.
     """
     if not declared:
         return
-    if not storage.capabilities.limits:
-        _refuse_limits(storage, declared)
+    for capability, settings in _NEEDED.items():
+        if not getattr(storage.capabilities, capability):
+            _refuse(storage, declared, capability, settings)
     stored = {info.name: info.settings for info in await storage.queues()}
     for queue, patch in declared.items():
         changes = _changes(patch, stored.get(queue, DEFAULTS))
@@ -45,18 +46,20 @@ async def apply_declared_settings(storage: Storage, declared: Mapping[str, Setti
             logger.log(level, "%s: %s is %s now, as its handler declares; it was %s", queue, name, *values)
 
 
-def _refuse_limits(storage: Storage, declared: Mapping[str, SettingsPatch]) -> None:
-    """Raise ConfigurationError if a handler declares a limit."""
+def _refuse(
+    storage: Storage, declared: Mapping[str, SettingsPatch], capability: str, settings: Sequence[str]
+) -> None:
+    """Raise ConfigurationError if a handler declares one of the settings, which need a capability."""
     found = [
         f"{queue}: {name}"
         for queue, patch in declared.items()
-        for name in _LIMITS
-        if getattr(patch, name) is not UNSET and getattr(patch, name) is not None
+        for name in settings
+        if getattr(patch, name) not in (UNSET, getattr(DEFAULTS, name))
     ]
     if found:
         raise ConfigurationError(
-            f"handlers declare limits ({', '.join(found)}), but {storage.url} does not have the capability "
-            "`limits`, so no job was claimed; use a storage that has it, or leave these options out"
+            f"handlers declare settings ({', '.join(found)}), but {storage.url} does not have the capability "
+            f"`{capability}`, so no job was claimed; use a storage that has it, or leave these options out"
         )
 
 

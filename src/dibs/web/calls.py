@@ -33,7 +33,10 @@ JOB_FIELDS: Final = frozenset(
 AMENDED: Final = frozenset({"data", "delay", "run_at", "priority", "attributes", "retention", "lease"})
 #: Fields of `configure`.
 CONFIGURED: Final = frozenset(
-    {"max_active", "per_key", "rate", "key_rate", "max_waiting", "when_full", "retention", "log_level"}
+    {
+        *("max_active", "per_key", "rate", "key_rate", "max_waiting", "when_full", "fair", "shares"),
+        *("retention", "log_level"),
+    }
 )
 
 

@@ -42,6 +42,19 @@ WHEN_FULL: Final = get_args(WhenFull)
     help="At --max-waiting, refuse new jobs with an error, or drop them.",
 )
 @click.option(
+    "--fair",
+    type=click.Choice(["yes", "no"]),
+    metavar="yes|no",
+    help="Whether keys take turns, so that none waits behind all jobs of another.",
+)
+@click.option(
+    "--share",
+    "shares",
+    metavar="KEY=N",
+    multiple=True,
+    help="Starts in a turn of a key, as acme=3, or none. 0 pauses the key. May be repeated.",
+)
+@click.option(
     "--retention",
     metavar="[KIND=]DURATION",
     multiple=True,
@@ -80,6 +93,7 @@ WHEN_FULL: Final = get_args(WhenFull)
 async def command(
     queue: str,
     *,
+    shares: tuple[str, ...],
     retention: tuple[str, ...],
     url: str | None,
     output: Format,
@@ -96,10 +110,13 @@ async def command(
         dibs configure emails --per-key 1 --rate 5/s --url file:./jobs
         dibs configure answers --key-rate '100000/m unit 1000' --url file:./jobs
         dibs configure emails --max-waiting 10000 --when-full drop_new --url file:./jobs
+        dibs configure emails --fair yes --share acme=3 --share old=none --url file:./jobs
     """
     changes = {
         name: _READERS.get(name, _as_given)(name, value) for name, value in given.items() if value is not None
     }
+    if shares:
+        changes["shares"] = dict(map(_parse_share, shares))
     ages = _parse_retention(retention)
     patch = build_patch(changes)  # type: ignore[arg-type]
     is_change = bool(changes or ages)
@@ -139,9 +156,20 @@ def _as_given(_name: str, value: Any) -> Any:
 
 #: Option -> the function that returns its value, if that is not the value of click.
 _READERS: Final = {
-    **dict.fromkeys(("paused", "fail_handler"), _is_yes),
+    **dict.fromkeys(("paused", "fail_handler", "fair"), _is_yes),
     **dict.fromkeys(("max_active", "per_key", "rate", "key_rate", "max_waiting"), _parse_limit),
 }
+
+
+def _parse_share(text: str) -> tuple[str, int | None]:
+    """Return the key and the share of --share; None removes its entry. A key may contain `=`."""
+    key, equals, share = text.rpartition("=")
+    is_number = share.isdecimal() and len(share) < 20
+    if not (equals and key and (is_number or share == NO_LIMIT)):
+        raise UsageError(
+            f"--share is {text!r:.60}; write a key and a whole number from 0, as acme=3, or acme={NO_LIMIT}"
+        )
+    return key, int(share) if is_number else None
 
 
 def _parse_retention(texts: tuple[str, ...]) -> dict[str, int | None]:

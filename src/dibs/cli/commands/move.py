@@ -113,7 +113,7 @@ async def refuse_limits(source: Storage, target: Storage, queues: Sequence[str])
         raise Refused(
             f"queues have turns of keys ({', '.join(fair)}), and {target.url} does not have the capability "
             "`fair`, so no job was moved: choose another target, or remove the turns with "
-            "`dibs configure QUEUE --fair off --share KEY=none`",
+            "`dibs configure QUEUE --fair no --share KEY=none`",
             field="to",
         )
     limited = [name for name, one in moved.items() if one.has_limits and not able.limits]

@@ -23,23 +23,34 @@ def queues_or_all(function: F) -> F:
 
 @click.command("pause")
 @queues_or_all
+@click.option("--key", metavar="KEY", help="Stop only jobs with this key.")
 @options.url
 @options.json
-async def command(queues: tuple[str, ...], *, all_queues: bool, url: str | None, json: bool) -> None:
+async def command(
+    queues: tuple[str, ...], *, all_queues: bool, key: str | None, url: str | None, json: bool
+) -> None:
     """Stop all workers from claiming jobs of queues, until `dibs resume`.
 
     Jobs that are active run to their end. New jobs can be enqueued; they wait.
 
-    Example:
+    Examples:
         dibs pause emails --url file:./jobs
+        dibs pause emails --key acme --url file:./jobs
     """
-    await set_paused(queues, url, all_queues=all_queues, paused=True, json=json)
+    patch = SettingsPatch(paused=True) if key is None else SettingsPatch(shares={key: 0})
+    await set_paused(queues, url, all_queues=all_queues, patch=patch, key=key, json=json)
 
 
 async def set_paused(
-    queues: tuple[str, ...], url: str | None, *, all_queues: bool, paused: bool, json: bool
+    queues: tuple[str, ...],
+    url: str | None,
+    *,
+    all_queues: bool,
+    patch: SettingsPatch,
+    key: str | None,
+    json: bool,
 ) -> None:
-    """Pause or resume queues, and print the new state of each."""
+    """Pause or resume queues, or a key of them, by a patch, and print the new state of each."""
     if all_queues == bool(queues):
         raise click.UsageError(
             "Pass either QUEUE..., one or more names, or --all for all queues of the storage."
@@ -49,8 +60,12 @@ async def set_paused(
         for queue in queues:
             await warn_of_new_queue(storage, queue)
         for queue in queues or (await select_queues(storage, ()))[0]:
-            states[queue] = (await storage.configure(queue, SettingsPatch(paused=paused))).paused
+            settings = await storage.configure(queue, patch)
+            states[queue] = settings.paused if key is None else settings.shares.get(key) == 0
     if json:
-        print_json({"queues": {queue: {"paused": state} for queue, state in states.items()}})
+        named = {} if key is None else {"key": key}
+        print_json({"queues": {queue: {**named, "paused": state} for queue, state in states.items()}})
     else:
-        print_lines(*(f"{'paused' if state else 'resumed'} {queue}" for queue, state in states.items()))
+        of_key = "" if key is None else f" key {key}"
+        lines = (f"{'paused' if state else 'resumed'} {queue}{of_key}" for queue, state in states.items())
+        print_lines(*lines)

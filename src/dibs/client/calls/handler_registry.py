@@ -172,6 +172,9 @@ class HandlerSettings(TypedDict, total=False):
     when_full: WhenFull
     """The answer to a new job at `max_waiting`: "refuse" raises QueueFull, "drop_new" drops the job. A worker
     writes it to the storage when it starts. Default: the setting of `queue.configure`."""
+    fair: bool
+    """True if the keys of the queue take turns. A worker writes it to the storage when it starts. Default:
+    the setting of `queue.configure`."""
     log_results: int
     """Longest result that the log of the queue keeps, in bytes; 0 keeps none. A worker writes it to the
     storage when it starts. Default: the setting of `queue.configure`."""
@@ -188,7 +191,8 @@ class HandlerSettings(TypedDict, total=False):
 
 HANDLER_SETTINGS: Final = frozenset(HandlerSettings.__annotations__)
 _QUEUE_SETTINGS: Final = (
-    *("max_active", "per_key", "rate", "key_rate", "max_waiting", "when_full", "log_results", "retention"),
+    *("max_active", "per_key", "rate", "key_rate", "max_waiting", "when_full", "fair"),
+    *("log_results", "retention"),
 )
 _SCHEDULING_SETTINGS: Final = ("size", "queue_priority", "executor", "strict_results")
 _ERROR_SETTINGS: Final = ("retry_on", "no_retry_on")

@@ -154,6 +154,10 @@ class QueueSettings(TypedDict, total=False):
     when_full: WhenFull
     """The answer to a new job at `max_waiting`: "refuse" raises QueueFull, "drop_new" drops the job, and its
     ticket says so."""
+    fair: bool
+    """True if keys take turns: each claim takes the next job of the key whose turn it is."""
+    shares: Mapping[str, int | None]
+    """Starts in a turn by key, 0 to 1,000; 0 pauses a key, None removes its entry. Other keys keep theirs."""
     retention: Retention | Seconds | None
     """Seconds that outcomes are kept, for jobs without a retention; None is for ever."""
     log_level: LogLevel

@@ -35,6 +35,9 @@ from dibs.web.reading.source import MAX_CHARACTERS, Budget, Shown, Source, to_sh
 #: What becomes of a new job at max_waiting.
 WHEN_FULL_TEXTS: Final = {"refuse": "refuse new jobs", "drop_new": "drop new jobs"}
 
+#: The most shares of keys that the page lists.
+MOST_SHARES: Final = 20
+
 
 def form_values(settings: Settings) -> Mapping[str, str]:
     """Return the settings that a reader may change by name, as the form writes them; "" is no limit."""
@@ -58,12 +61,23 @@ def setting_rows(settings: Settings) -> Iterator[tuple[str, str]]:
         yield name, _rate_text(getattr(settings, name))
     if settings.max_waiting is not None:
         yield "max_waiting", f"{settings.max_waiting:,}, then {WHEN_FULL_TEXTS[settings.when_full]}"
+    if settings.fair:
+        yield "fair", "keys take turns"
+    if settings.shares:
+        yield "shares", _shares_text(settings.shares)
     for kind in ("completed", "failed", "cancelled"):
         age = getattr(settings.retention, kind)
         yield f"keeps {kind}", _age_text(getattr(DEFAULT_RETENTION, kind) if age is UNSET else age)
     yield "log_level", settings.log_level
     yield "log_age", _age_text(settings.log_age)
     yield "failure handler", "yes" if settings.fail_handler else "no"
+
+
+def _shares_text(shares: Mapping[str, int]) -> str:
+    """Return the shares of keys as a text such as "acme 3, old paused"."""
+    shown = [f"{key} {share:,}" if share else f"{key} paused" for key, share in shares.items()]
+    more = len(shown) - MOST_SHARES
+    return ", ".join(shown[:MOST_SHARES]) + (f", and {more:,} more" if more > 0 else "")
 
 
 def _rate_text(rate: StartRate | None) -> str:
