@@ -35,6 +35,8 @@ WRONG: dict[str, tuple[Callable[[dict[str, str]], Any], dict[str, str], str]] = 
     "no number": (stream_options, {"max_events": "0"}, "max_events is '0'; it must be an integer"),
     "no start": (stream_options, {"start": "now"}, "start is 'now'; it must be earliest, latest"),
     "a start of another": (stream_options, {"queue": "a", "start": '{"b": "1"}'}, "offset for queue 'b'"),
+    "one option twice": (stream_options, {"max_events": "1", "maxOffsetsPerTrigger": "2"}, "are the same"),
+    "no answer to a loss": (stream_options, {"failOnDataLoss": "maybe"}, "on_gap is 'maybe'"),
     "no queue": (write_options, {}, "option queue is missing"),
     "a reserved queue": (write_options, {"queue": "a!fail"}, "is a fail queue"),
     "an invalid run": (write_options, {"queue": "a", "run": "a/b"}, "run is 'a/b'; it must be"),
@@ -51,6 +53,16 @@ def test_a_wrong_option_is_named(
 ) -> None:
     with pytest.raises(Refused, match=message.replace("(", r"\(")):
         read(HERE | given)
+
+
+def test_a_stream_knows_the_names_of_other_sources() -> None:
+    theirs = {"startingOffsets": "latest", "maxOffsetsPerTrigger": "9", "minPartitions": "4"}
+    ours = {"start": "latest", "max_events": "9", "partitions": "4"}
+
+    assert stream_options(HERE | ours) == stream_options(HERE | theirs)
+    assert ["skip", "fail"] == [
+        stream_options({**HERE, "failOnDataLoss": said}).on_gap for said in ("false", "TRUE")
+    ]
 
 
 def test_a_stream_takes_no_run_of_its_own() -> None:

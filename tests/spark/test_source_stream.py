@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -75,13 +76,39 @@ def test_max_events_bounds_a_micro_batch_of_more_queues(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", SHARED)
+@pytest.mark.parametrize("queues", [1, 2, 5])
+def test_a_micro_batch_is_split_and_reads_each_event_once(
+    request: pytest.FixtureRequest, scheme: str, queues: int
+) -> None:
+    """Up to four partitions, and one for each of more queues. The log is cut by the times of its events."""
+    url, names = new_url(scheme, request), [f"q{number}" for number in range(queues)]
+    for name, begin in product(names, range(0, 40, 5)):
+        run_jobs(url, begin, begin + 5, name)
+    options = stream_options({"url": url, "minPartitions": "4"})
+    reader = EventStreamReader(options, struct_type("events"))
+    start, end = reader.initialOffset(), reader.reportLatestOffset()
+    parts = reader.partitions(start, end)
+    found = [
+        (name, offset)
+        for part in parts
+        for batch in reader.read(part)
+        for name, offset in zip(batch["queue"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+    ]
+
+    written = [(name, offset) for name in names for offset, _ in at(url, lambda s, n=name: log(s, n))]  # type: ignore[misc]
+    assert sorted(written) == sorted(found)
+    assert max(queues, 4 // queues) <= len(parts) <= max(queues, 4)
+    assert [] == reader.partitions(end, end)
+
+
+@pytest.mark.parametrize("scheme", SHARED)
 def test_a_query_continues_at_its_checkpoint(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, scheme: str
 ) -> None:
     url = new_url(scheme, request)
     for first, last in ((0, 30), (30, 45)):
         run_jobs(url, first, last)
-        events = followed(spark, url, max_events=20)
+        events = followed(spark, url, startingOffsets="earliest", maxOffsetsPerTrigger=20, minPartitions=3)
         finished(partial(into, "parquet", events, url, tmp_path, availableNow=True))
 
     assert offsets_in(url) == rows_in(spark, tmp_path)

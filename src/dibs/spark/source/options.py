@@ -23,6 +23,14 @@ OptionsT = TypeVar("OptionsT", bound=AttrsInstance)
 #: Options that Spark adds to those of a stream.
 SPARK_OPTIONS: Final = {"checkpointlocation", "queryname", "outputmode", "triggerinterval"}
 
+#: Names of Spark's own sources, in lower case -> the option here, and its values for theirs.
+_SPARK_NAMES: Final[dict[str, tuple[str, dict[str, str]]]] = {
+    "startingoffsets": ("start", {}),
+    "maxoffsetspertrigger": ("max_events", {}),
+    "minpartitions": ("partitions", {}),
+    "failondataloss": ("on_gap", {"true": "fail", "false": "skip"}),
+}
+
 _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAMED_CONFLICTS: Final[dict[str, OnConflict]] = {"update": DEFAULT_UPDATE, "reject": Reject()}
 _decode_conflict: Final = msgspec.json.Decoder(OnConflict).decode
@@ -187,6 +195,8 @@ class StreamOptions:
     on_gap: Literal["fail", "skip"] = field(default="fail", converter=_parse_on_gap)
     #: Maximum number of events in a micro-batch; None is unlimited.
     max_events: int | None = field(default=None, converter=_parse_max_events)
+    #: Number of partitions of a micro-batch, if fewer queues than this have new events.
+    partitions: int = field(default=1, converter=_parse_partitions)
 
     def __attrs_post_init__(self) -> None:
         if self.table not in ("events", "runs"):
@@ -248,8 +258,16 @@ def write_options_at(url: str, raw_options: Mapping[str, str], *, stream: bool =
 
 
 def _lower_names(raw_options: Mapping[str, str]) -> dict[str, str]:
+    """Return options by the names of the fields. Raise Refused for an option that has two names here."""
     # Spark does not distinguish upper and lower case in names of options.
-    return {name.lower(): text for name, text in raw_options.items()}
+    given = {name.lower(): text for name, text in raw_options.items()}
+    found = dict[str, str]()
+    for said, text in given.items():
+        name, values = _SPARK_NAMES.get(said, (said, {}))
+        if name != said and name in given:
+            raise Refused(f"options {said} and {name} are the same; set one of them", field=name)
+        found[name] = values.get(text.lower(), text) if values else text
+    return found
 
 
 def _create_options(

@@ -24,7 +24,7 @@ from dibs.spark.connection import StorageConnection
 from dibs.spark.executors import Shipped
 from dibs.spark.source.batch_reader import QueuePartition, check_schema
 from dibs.spark.source.options import StreamOptions
-from dibs.spark.source.pages import PAGE, log_pages
+from dibs.spark.source.pages import PAGE, log_pages, offset_ranges
 from dibs.spark.source.record_columns import ITEMS, to_record_batch
 
 #: Queue -> offset of the last event read; "" is the start of the log.
@@ -70,6 +70,11 @@ class EventStreamReader(Shipped, ds.DataSourceStreamReader, SupportsTriggerAvail
         # The end must never be before `start`, which a micro-batch in the checkpoint has reached.
         return {queue: max(end, start.get(queue, "")) for queue, end in ends.items()}
 
+    def reportLatestOffset(self) -> StreamOffset:  # noqa: N802
+        """Return the ends of the logs. Spark shows them in the progress of a query."""
+        with StorageConnection(self._options.url) as connection:
+            return self._log_ends(connection)
+
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that the option max_events sets."""
         most = self._options.max_events
@@ -98,15 +103,22 @@ class EventStreamReader(Shipped, ds.DataSourceStreamReader, SupportsTriggerAvail
     # -- rows ----------------------------------------------------------------------------------------
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[ds.InputPartition]:
-        """Plan a micro-batch: one partition per queue with new events."""
+        """Plan a micro-batch: a partition for each queue with new events, or more up to `partitions`."""
         # After a restart, Spark first plans the micro-batch that was interrupted, so check its checkpoint
         # here too.
         self._check_checkpoint(end)
-        return [
-            QueuePartition(queue, after=start.get(queue, ""), until=until)
-            for queue, until in sorted(end.items())
-            if until > start.get(queue, "")
-        ]
+        queues = [queue for queue in sorted(end) if end[queue] > start.get(queue, "")]
+        parts = self._options.partitions // len(queues) if queues else 0
+        if parts < 2:  # nothing to split, so no look at the logs
+            return [QueuePartition(one, after=start.get(one, ""), until=end[one]) for one in queues]
+        with StorageConnection(self._options.url) as connection:
+            return [
+                QueuePartition(queue, after=after or "", until=until)
+                for queue in queues
+                for after, until in offset_ranges(
+                    connection, queue, start.get(queue) or None, end[queue], parts
+                )
+            ]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition. A second read of the same partition yields the same rows."""
