@@ -67,7 +67,10 @@ class Environment:
     @property
     def is_replaced(self) -> bool:
         """True if the folder has another file than the one that is open."""
-        return _inode(self.folder) != self.inode
+        try:
+            return _inode(self.folder) != self.inode
+        except OSError as error:
+            raise StorageUnavailable(f"cannot read the LMDB folder {self.folder}: {error}") from error
 
     def close(self) -> None:
         with _opening:

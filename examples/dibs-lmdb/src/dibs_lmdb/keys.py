@@ -19,6 +19,7 @@ LEASE_JOB = b"J"  # queue, lease, id -> b"c" if the cancellation of the run is r
 OUTCOME_EXPIRY = b"O"  # queue, time, id -> the kind of the outcome
 REQUEST = b"K"  # queue, request key -> RequestRecord
 REQUEST_EXPIRY = b"Y"  # queue, time, request key
+OUTPUT = b"P"  # queue, id -> Output
 EVENTS = b"E"  # queue, number -> LogEntry
 
 HASH = 16

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dibs.errors import StorageDamaged
 from dibs.model.events import LogEvent
 from dibs.model.job import EMPTY, Job, Slot
 from dibs.model.results import EnqueueResult
+from dibs.storage.indexed.output import Output
 from dibs.storage.offsets import format_offset
 from dibs_lmdb import keys
 from dibs_lmdb.environment import EnvironmentStep
@@ -75,6 +76,23 @@ class QueueRecords:
         record = self._read(hashed, id)
         record.reported = self.record.reported = self.step.draw()
         self.step.put(self.prefix(keys.SLOT) + hashed, pack(record))
+
+    def output(self, id: str) -> Output | None:
+        """Return the output of an id, also that of an expired outcome; None if it has none."""
+        packed = self.step.get(self.prefix(keys.OUTPUT) + keys.digest(id))
+        return None if packed is None else unpack(Output, packed, f"the output of {id!r} in {self.name!r}")
+
+    def put_output(self, id: str, output: Output | None) -> None:
+        key = self.prefix(keys.OUTPUT) + keys.digest(id)
+        if output is None:
+            self.step.delete(key)
+        else:
+            self.step.put(key, pack(output))
+
+    def change_output(self, id: str, change: Callable[[Output], Output | None]) -> None:
+        """Replace the output of an id by what `change` makes of it, if it has any."""
+        if (known := self.output(id)) is not None:
+            self.put_output(id, change(known))
 
     def _read(self, hashed: bytes, id: str = "") -> IdRecord:
         packed = self.step.get(self.prefix(keys.SLOT) + hashed)

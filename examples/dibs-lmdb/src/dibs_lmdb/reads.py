@@ -9,6 +9,7 @@ from dibs.model import rules
 from dibs.model.events import LogEvent
 from dibs.model.job import EMPTY, Outcome, Slot
 from dibs.model.results import Counts, EventPage, ExportPage, ExportRecord, ListPage, QueueInfo, State
+from dibs.storage.indexed.output import page
 from dibs.storage.offsets import format_offset, parse_offset
 from dibs.storage.protocol import LATEST
 from dibs_lmdb import keys
@@ -125,6 +126,11 @@ def events(queues: Queues, name: str, after: str | None, limit: int) -> EventPag
                 return EventPage(events=tuple(found), offset=found[-1][0], fell_off=fell_off)
     offset = found[-1][0] if found else max(after or "", record.trimmed)
     return EventPage(events=tuple(found), offset=offset, fell_off=fell_off)
+
+
+def output(queues: Queues, name: str, id: str, after: str | None, limit: int) -> EventPage:
+    has_outcome = rules.hide_expired_outcome(queues[name].get(id), queues.step.now).outcome is not None
+    return page(queues[name].output(id), after, limit, with_outcome=has_outcome)
 
 
 Token = tuple[int, int]

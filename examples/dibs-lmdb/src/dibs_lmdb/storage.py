@@ -75,7 +75,9 @@ class LmdbStorage:
         map_size: int = MAP_SIZE,
     ) -> None:
         self.url = url
-        self.capabilities = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True)
+        self.capabilities = Capabilities(
+            durable=True, shared=True, cross_queue=True, manual_clock=True, output=True
+        )
         self.durability = (
             "power loss: LMDB syncs each commit to the disk"
             if fsync
@@ -256,8 +258,9 @@ class LmdbStorage:
         output: Sequence[bytes] = (),
         now: int | None = None,
     ) -> ReportStatus:
-        checks.check_report(queue, progress, memo, id=id, fence=fence, output=output)
-        return await self._write(lambda queues: verbs.report(queues, queue, id, fence, progress, memo), now)
+        checks.check_report(queue, progress, memo, id=id, fence=fence, output=output, keeps_output=True)
+        reported = (progress, memo, output)
+        return await self._write(lambda queues: verbs.report(queues, queue, id, fence, reported), now)
 
     async def cancel(
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
@@ -344,7 +347,9 @@ class LmdbStorage:
         id: str | None = None,
         now: int | None = None,
     ) -> EventPage:
-        checks.check_events(queue, limit, id=id)
+        checks.check_events(queue, limit, id=id, keeps_output=True)
+        if id is not None:
+            return await self._read(lambda queues: reads.output(queues, queue, id, after, limit), now)
         return await self._read(lambda queues: reads.events(queues, queue, after, limit), now)
 
     # Waits

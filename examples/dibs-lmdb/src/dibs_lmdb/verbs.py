@@ -50,6 +50,7 @@ from dibs.model.results import (
     RetryFailedStatus,
     SettleResult,
 )
+from dibs.storage.indexed import output
 from dibs_lmdb import keys
 from dibs_lmdb.queue import QueueRecords, Queues
 from dibs_lmdb.records import LeaseRecord
@@ -182,6 +183,8 @@ def end(queues: Queues, queue: QueueRecords, id: str, action: End) -> None:
         action = structs.replace(action, retention=KEPT_FOR_EVER)
     after = transitions.end(before, job, action, now, queue.record.settings.retention)
     queue.put(id, before, after)
+    is_kept = transitions.unexpired(after.outcome, now) is not None
+    queue.change_output(id, lambda known: output.after_end(known) if is_kept else None)
     job = fold.joined_range(job, before.successor)
     queue.log(_end_event(queue, job, action))
     if after.current is not None:
@@ -296,15 +299,25 @@ def ask_to_end(queues: Queues, queue: QueueRecords, id: str) -> None:
 
 
 def report(
-    queues: Queues, name: str, id: str, fence: int, progress: bytes | None, memo: bytes | None
+    queues: Queues,
+    name: str,
+    id: str,
+    fence: int,
+    reported: tuple[bytes | None, bytes | None, Sequence[bytes]],
 ) -> ReportStatus:
+    progress, memo, chunks = reported
     queue = queues[name]
     before = queue.get(id)
     job = before.current
     if job is None or job.run is None or job.run.fence != fence:
         return "lost"
-    queue.put(id, before, transitions.report(before, job, job.run, progress, memo))
-    if progress is not None:
+    if progress is not None or memo is not None:
+        queue.put(id, before, transitions.report(before, job, job.run, progress, memo))
+    if chunks:
+        event = events.output_event(job, job.run, queue.step.now)
+        report = output.reported(queue.step.draw(), event, tuple(map(bytes, chunks)))
+        queue.put_output(id, output.append(queue.output(id), report, LIMITS.output))
+    if progress is not None or chunks:
         queue.mark_reported(id)
     return "reported"
 
@@ -333,6 +346,7 @@ def retry_failed(queues: Queues, name: str, id: str, delay: int) -> RetryFailedS
         outcome, data = _failed(before)
         after = transitions.retry_failed(before, outcome, id, data, now, queue.step.draw(), delay=delay)
         queue.put(id, before, after)
+        queue.change_output(id, lambda known: structs.replace(known, begin=0))
         queue.log(events.note_event("queued", id, now, after.current))
     return decided
 
@@ -343,6 +357,7 @@ def forget(queues: Queues, name: str, id: str) -> bool:
     if before == EMPTY:
         return False
     queue.put(id, before, EMPTY)
+    queue.put_output(id, None)
     seen = rules.hide_expired_outcome(before, now) != EMPTY
     if seen:
         queue.log(events.note_event("forgotten", id, now))

@@ -8,6 +8,7 @@ from dibs.model import events, rules
 from dibs.model.job import EMPTY
 from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import ExportRecord, ImportStatus, PruneResult
+from dibs.storage.indexed.output import without_outcome
 from dibs.storage.offsets import format_offset
 from dibs_lmdb import keys
 from dibs_lmdb.queue import QueueRecords, Queues
@@ -41,6 +42,7 @@ def prune(queues: Queues, name: str, limit: int) -> PruneResult:
     for hashed in outcomes[:limit]:
         record = queue.by_hash(hashed)
         queue.put(record.id, record.slot, structs.replace(record.slot, outcome=None))
+        queue.change_output(record.id, without_outcome)
     requests = [key[8:] for key, _ in _expired(queue, keys.REQUEST_EXPIRY, limit + 1)]
     for hashed in requests[:limit]:
         queue.forget_request(hashed)
@@ -82,4 +84,5 @@ def import_record(queues: Queues, name: str, record: ExportRecord) -> ImportStat
     step.meta.drawn = max(step.meta.drawn, *rules.numbers_in(record.slot), 0)
     after = rules.imported_slot(record.slot, step.now, queue.record.settings.retention, step.draw)
     queue.put(record.id, before, after)
+    queue.put_output(record.id, None)  # of an outcome that has expired here
     return "imported"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from dibs.model import events, rules, transitions
 from dibs.model.check_values import check_attributes
@@ -82,6 +83,7 @@ def _retry_failed(tx: Transaction, queue: QueueRows, id: str, delay: int) -> Ret
         return verdict
     after = transitions.retry_failed(slot, outcome, id, outcome.data, tx.now, tx.draw(), delay=delay)
     queue.put(id, slot, after)
+    queue.change_output(id, lambda known: replace(known, begin=0))
     queue.log_event(events.note_event("queued", id, tx.now, after.current))
     return verdict
 
@@ -101,6 +103,7 @@ def _forget(tx: Transaction, queue: QueueRows, id: str) -> bool:
     visible = rules.hide_expired_outcome(slot, tx.now)
     if slot is not EMPTY:
         queue.put(id, slot, EMPTY)
+        queue.put_output(id, None)
     if visible is EMPTY:
         return False
     queue.log_event(events.note_event("forgotten", id, tx.now))

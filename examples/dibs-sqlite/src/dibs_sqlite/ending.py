@@ -5,6 +5,7 @@ from __future__ import annotations
 from dibs.model import events, fold, transitions
 from dibs.model.job import ActiveRun, Job, Slot
 from dibs.model.requests import Cancelled, Complete, End
+from dibs.storage.indexed import output
 from dibs_sqlite.transaction import QueueRows, Transaction
 
 
@@ -12,6 +13,8 @@ def store_end(tx: Transaction, queue: QueueRows, slot: Slot, job: Job, how: End)
     """Store the outcome of a job, promote its successor, and log both. Return the job as it ended."""
     after = transitions.end(slot, job, how, tx.now, queue.settings.retention)
     queue.put(job.id, slot, after)
+    is_kept = transitions.unexpired(after.outcome, tx.now) is not None
+    queue.change_output(job.id, lambda known: output.after_end(known) if is_kept else None)
     ended = fold.joined_range(job, slot.successor)
     queue.log_event(_end_event(tx, queue, ended, how))
     if after.current is not None:

@@ -83,4 +83,5 @@ def _import_one(tx: Transaction, queue: QueueRows, record: ExportRecord) -> Impo
     tx.number = max(tx.number, *rules.numbers_in(record.slot))
     after = rules.imported_slot(record.slot, tx.now, queue.settings.retention, tx.draw)
     queue.put(record.id, here, after)
+    queue.put_output(record.id, None)  # of an outcome that has expired here
     return "imported"

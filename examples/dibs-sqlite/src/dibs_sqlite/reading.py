@@ -14,6 +14,7 @@ from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 from dibs.model.requests import Settings
 from dibs.model.results import Counts, EventPage, ExportPage, ExportRecord, ListPage, QueueInfo, State
+from dibs.storage.indexed.output import page
 from dibs.storage.protocol import LATEST
 from dibs_sqlite.transaction import QueueRows, Transaction
 
@@ -83,6 +84,13 @@ def events(tx: Transaction, name: str, after: str | None, limit: int) -> EventPa
     found = tuple((_format_offset(number), _decode_event(body)) for number, body in rows)
     fell_off = after is not None and first < queue.trimmed
     return EventPage(events=found, offset=found[-1][0] if found else end_of_log(queue), fell_off=fell_off)
+
+
+def output(tx: Transaction, name: str, id: str, after: str | None, limit: int) -> EventPage:
+    """Return the chunks of output of an id after an offset, without those of an expired outcome."""
+    queue = tx.queue(name)
+    has_outcome = rules.hide_expired_outcome(queue.get(id), tx.now).outcome is not None
+    return page(queue.output(id), after, limit, with_outcome=has_outcome)
 
 
 def end_of_log(queue: QueueRows) -> str:

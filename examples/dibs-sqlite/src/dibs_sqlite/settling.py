@@ -1,4 +1,4 @@
-"""The methods settle, finish and report: a run ends, returns its job to waiting, or stores its progress."""
+"""The methods settle, finish and report: a run ends, returns its job to waiting, or stores a report."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import FinishStatus, ReapedKind, ReportStatus, SettleResult
+from dibs.storage.indexed import output
 from dibs_sqlite import limits as limits_by_key
 from dibs_sqlite.ending import store_end
 from dibs_sqlite.enqueueing import enqueue_follow_ups
 from dibs_sqlite.transaction import QueueRows, Transaction
+
+#: Progress, memo and chunks of output.
+Reported = tuple[bytes | None, bytes | None, Sequence[bytes]]
 
 
 def settle(
@@ -130,15 +134,21 @@ def finish(tx: Transaction, name: str, id: str, how: End, revision: int) -> Fini
 
 
 def report(
-    tx: Transaction, name: str, id: str, fence: int, progress: bytes | None, memo: bytes | None
+    tx: Transaction, name: str, id: str, fence: int, reported: Reported, limits: Limits
 ) -> ReportStatus:
-    """Store progress, memo or both for the active run with this fence; `lost` if there is no such run."""
+    """Store what the active run with this fence reports; `lost` if there is no such run."""
+    progress, memo, chunks = reported
     queue = tx.queue(name)
     slot = queue.get(id)
     job = slot.current
     if job is None or job.run is None or job.run.fence != fence:
         return "lost"
-    queue.put(id, slot, transitions.report(slot, job, job.run, progress, memo))
-    if progress is not None:
+    if progress is not None or memo is not None:
+        queue.put(id, slot, transitions.report(slot, job, job.run, progress, memo))
+    if chunks:
+        event = events.output_event(job, job.run, tx.now)
+        report = output.reported(tx.draw(), event, tuple(map(bytes, chunks)))
+        queue.put_output(id, output.append(queue.output(id), report, limits.output))
+    if progress is not None or chunks:
         queue.mark_reported(id)
     return "reported"

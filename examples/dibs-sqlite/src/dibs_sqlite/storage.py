@@ -84,7 +84,9 @@ class SqliteStorage:
     """
 
     #: The flag push_wakeups is missing, because waits find the changes of other processes by polling.
-    capabilities = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True, limits=True)
+    capabilities = Capabilities(
+        durable=True, shared=True, cross_queue=True, manual_clock=True, limits=True, output=True
+    )
 
     def __init__(
         self, path: str, *, clock: Clock = "system", fsync: bool = False, poll: float = 0.05
@@ -238,8 +240,9 @@ class SqliteStorage:
         output: Sequence[bytes] = (),
         now: int | None = None,
     ) -> results.ReportStatus:
-        checks.check_report(queue, progress, memo, id=id, fence=fence, output=output)
-        return await self._run_write(now, settling.report, queue, id, fence, progress, memo)
+        checks.check_report(queue, progress, memo, id=id, fence=fence, output=output, keeps_output=True)
+        reported = (progress, memo, output)
+        return await self._run_write(now, settling.report, queue, id, fence, reported, self.limits)
 
     # -- by id ---------------------------------------------------------------------------------------
 
@@ -326,7 +329,9 @@ class SqliteStorage:
         id: str | None = None,
         now: int | None = None,
     ) -> results.EventPage:
-        checks.check_events(queue, limit, id=id)
+        checks.check_events(queue, limit, id=id, keeps_output=True)
+        if id is not None:
+            return await self._run_read(now, reading.output, queue, id, after, limit)
         return await self._run_read(now, reading.events, queue, after, limit)
 
     async def wait(

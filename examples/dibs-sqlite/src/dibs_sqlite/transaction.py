@@ -7,7 +7,7 @@ queries search by always agree with the slot's body.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, get_args
 
 import msgspec
@@ -21,12 +21,14 @@ from dibs.model.plain_values import to_plain
 from dibs.model.requests import Settings
 from dibs.model.results import EnqueueResult
 from dibs.storage.clock import JUMP
+from dibs.storage.indexed.output import Output
 from dibs_sqlite.queries import queries
 
 #: `to_plain` encodes subclasses of str, bytes and int, as which the members of an Enum arrive.
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=to_plain).encode
 _decode_slot: Final = msgspec.msgpack.Decoder(Slot).decode
 _decode_settings: Final = msgspec.msgpack.Decoder(Settings).decode
+_decode_output: Final = msgspec.msgpack.Decoder(Output).decode
 _decode_result: Final = msgspec.msgpack.Decoder(EnqueueResult).decode
 _ATTEMPT_KINDS: Final = frozenset(get_args(AttemptKind))
 
@@ -226,6 +228,22 @@ class QueueRows:
         self._is_used = True
         self.reported = self._tx.draw()
         self.execute("save_reported", id=id, number=self.reported)
+
+    def output(self, id: str) -> Output | None:
+        """Return the output of an id, also that of an expired outcome; None if it has none."""
+        body = self.scalar("output", id=searchable(id))
+        return None if body is None else _decode_output(body)
+
+    def put_output(self, id: str, output: Output | None) -> None:
+        if output is None:
+            self.execute("delete_output", id=id)
+        else:
+            self.execute("save_output", id=id, body=_encode(output))
+
+    def change_output(self, id: str, change: Callable[[Output], Output | None]) -> None:
+        """Replace the output of an id by what `change` makes of it, if it has any."""
+        if (known := self.output(id)) is not None:
+            self.put_output(id, change(known))
 
     def due(self, limit: int) -> list[Slot]:
         """Return the slots of the next `limit` jobs to claim, in the order of claims."""

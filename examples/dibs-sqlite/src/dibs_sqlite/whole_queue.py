@@ -9,6 +9,7 @@ from dibs.model import events
 from dibs.model.job import EMPTY
 from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import PruneResult
+from dibs.storage.indexed.output import without_outcome
 from dibs_sqlite import limits
 from dibs_sqlite.transaction import Transaction
 
@@ -43,6 +44,7 @@ def prune(tx: Transaction, name: str, limit: int) -> PruneResult:
     for id in ids:
         slot = queue.get(id)
         queue.put(id, slot, EMPTY if slot.current is None else replace(slot, outcome=None))
+        queue.change_output(id, without_outcome)
     keys = queue.execute("prune_request_keys", now=tx.now, limit=limit).rowcount
     queue.execute("prune_clocks", now=tx.now)
     return PruneResult(

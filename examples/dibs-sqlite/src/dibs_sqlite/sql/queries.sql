@@ -37,6 +37,15 @@ ON CONFLICT (queue, id) DO UPDATE SET
 -- name: delete_slot
 DELETE FROM slots WHERE queue = :queue AND id = :id;
 
+-- name: output
+SELECT body FROM outputs WHERE queue = :queue AND id = :id;
+
+-- name: save_output
+INSERT OR REPLACE INTO outputs (queue, id, body) VALUES (:queue, :id, :body);
+
+-- name: delete_output
+DELETE FROM outputs WHERE queue = :queue AND id = :id;
+
 -- name: priorities
 -- The priorities of waiting jobs, highest first. The recursion does one index lookup for each priority.
 WITH RECURSIVE used (priority) AS (

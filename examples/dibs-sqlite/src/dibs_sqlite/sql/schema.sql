@@ -91,6 +91,14 @@ CREATE TABLE leases (
 
 CREATE INDEX leases_expiring ON leases (queue, expires_at);
 
+-- The output of the runs of an id: a dibs.storage.indexed.output.Output as MessagePack, at most a little over 1 MiB.
+CREATE TABLE outputs (
+    queue TEXT NOT NULL,
+    id TEXT NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (queue, id)
+) STRICT;
+
 -- The result of each enqueue with a request_key: a dibs.model.results.EnqueueResult as MessagePack.
 CREATE TABLE request_keys (
     queue TEXT NOT NULL,
