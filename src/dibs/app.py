@@ -324,6 +324,8 @@ class Dibs:
         - `queue_priority`: a worker serves queues with a higher number first. Default 100.
         - `executor`: "auto" runs `async def` on the event loop and `def` on a thread; "process" runs each
           job in a process that runs only this job at the time, on its main thread. Default "auto".
+        - `capture_logs`: lowest level of the records of `logging` that a run writes to its output: "DEBUG",
+          "INFO", "WARNING", "ERROR" or "CRITICAL"; None is none. Default None.
         - `max_active`: jobs of the task that may be active at once over all workers; None is no limit.
         - `key`: key of each job: the name of a parameter, or a function that takes the arguments of the call
           and returns text, a whole number, or None for no key. Default: no key.

@@ -42,6 +42,10 @@ HANDLERS = rows(
     ("app.task(queue='new', retry_on=[OSError])(send)", Refused, "retry_on"),
     ("app.task(queue='new', no_retry_on=(OSError, None))(send)", Refused, "no_retry_on"),
     ("app.task(queue='new', no_retry_on=OSError())(send)", Refused, "no_retry_on"),
+    ("app.task(queue='new', capture_logs='LOUD')(send)", Refused, "capture_logs"),
+    ("app.task(queue='new', capture_logs='info')(send)", Refused, "capture_logs"),
+    ("app.task(queue='new', capture_logs=20)(send)", Refused, "capture_logs"),
+    ("app.task(queue='new', capture_logs=['INFO'])(send)", Refused, "capture_logs"),
     ("app.task(queue='new', executor='rocket')(send)", BadHandler, "executor"),
     ("app.task(queue='new', executor=5)(send)", BadHandler, "executor"),
     ("app.task(queue='new', max_active=-1)(send)", Refused, "max_active"),
@@ -123,6 +127,7 @@ VALUES = rows(
     ("Dibs('memory:', defaults={'timeout': 'soon'})", Refused, "timeout"),
     ("Dibs('memory:', defaults={'size': 101})", Refused, "size"),
     ("Dibs('memory:', defaults={'retry_on': 'OSError'})", Refused, "retry_on"),
+    ("Dibs('memory:', defaults={'capture_logs': 'LOUD'})", Refused, "capture_logs"),
     ("Dibs('memory:', defaults={'max_active': -1})", Refused, "max_active"),
     ("Dibs('memory:', defaults={'priority': 1001})", Refused, "priority"),
 )

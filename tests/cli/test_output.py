@@ -42,7 +42,24 @@ def test_the_json_has_an_object_for_each_chunk(shell: Shell) -> None:
     lines = shell.type("show", "answers", "a", "--output", "--json").stdout.splitlines()
 
     assert ["one", "two"] == [json.loads(line)["value"]["value"] for line in lines]
-    assert {"offset", "at", "attempt", "value"} == set(json.loads(lines[0]))
+    assert {"offset", "at", "attempt", "kind", "value"} == set(json.loads(lines[0]))
+
+
+RECORD = {"time": "2026-11-30T16:00:00.123Z", "level": "ERROR", "logger": "orders", "message": "no\nroom"}
+
+
+def test_a_log_record_is_a_line_with_its_time_and_level(shell: Shell) -> None:
+    failed = {**RECORD, "exception": "Traceback\n  File x"}
+    chunks = [b"l" + json.dumps(value).encode() for value in (failed, RECORD, "no record")]
+    in_storage(shell, lambda storage: write(storage, *chunks))
+
+    *lines, last = shell.type("show", "answers", "a", "--output").stdout.splitlines()
+    records = shell.type("show", "answers", "a", "--output", "--json").stdout.splitlines()
+
+    first = "2026-11-30T16:00:00.123Z  1  ERROR    orders: no"
+    assert [first, "    room", "    Traceback", "      File x", first, "    room"] == lines
+    assert last.endswith("1  no record")
+    assert ("log", RECORD) == (json.loads(records[1])["kind"], json.loads(records[1])["value"]["value"])
 
 
 def test_an_id_without_output_and_an_unknown_one(shell: Shell) -> None:

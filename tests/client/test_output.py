@@ -40,6 +40,10 @@ async def write_secret() -> None:
     await current_job().write("secret")
 
 
+def note(left_out: int) -> bytes:
+    return b"%d chunks are left out" % left_out
+
+
 async def values(chunks: Any) -> list[Any]:
     return [chunk.value async for chunk in chunks]
 
@@ -127,7 +131,7 @@ class Sent:
 
 async def test_chunks_are_sent_together_and_in_order() -> None:
     sent = Sent()
-    output = RunOutput("q/a", sent)
+    output = RunOutput("q/a", sent, note)
     for number in range(5):
         await output.write(b"%d" % number)
     assert [] == sent.reports
@@ -141,7 +145,7 @@ async def test_chunks_are_sent_together_and_in_order() -> None:
 async def test_a_chunk_waits_50_ms_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_output, "LONGEST_BUFFERED", 0.001)
     sent = Sent()
-    output = RunOutput("q/a", sent)
+    output = RunOutput("q/a", sent, note)
 
     await output.write(b"one")
     await asyncio.wait_for(sent.one.wait(), 5)
@@ -151,7 +155,7 @@ async def test_a_chunk_waits_50_ms_at_most(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_a_full_buffer_is_sent_at_once() -> None:
     sent = Sent()
-    output = RunOutput("q/a", sent)
+    output = RunOutput("q/a", sent, note)
 
     await output.write(b"x" * 20_000)
     await output.write(b"y" * 20_000)
@@ -161,7 +165,7 @@ async def test_a_full_buffer_is_sent_at_once() -> None:
 
 async def test_a_cancelled_writer_loses_no_chunk() -> None:
     sent = Sent()
-    output = RunOutput("q/a", sent)
+    output = RunOutput("q/a", sent, note)
     writing = asyncio.ensure_future(output.write(b"x" * 40_000))
     await asyncio.sleep(0)
     writing.cancel()
@@ -172,7 +176,7 @@ async def test_a_cancelled_writer_loses_no_chunk() -> None:
 
 
 async def test_a_run_without_a_lease_is_told() -> None:
-    output = RunOutput("q/a", Sent(alive=False))
+    output = RunOutput("q/a", Sent(alive=False), note)
 
     with pytest.raises(LeaseLost, match="output was not stored"):
         await output.write(b"x" * 40_000)

@@ -90,6 +90,10 @@ async def keep(ending: Ending) -> None:
 async def often() -> None: ...
 
 
+@app.task(capture_logs="INFO")
+async def logged() -> None: ...
+
+
 @app.task(cron="0 3 * * *", tz="Europe/Berlin", executor="process", backoff=Fixed(5), size=50)
 def nightly() -> None: ...
 

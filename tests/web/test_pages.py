@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import json
 import re
 from collections.abc import AsyncIterator
 
@@ -511,6 +512,22 @@ async def test_the_page_of_a_job_has_its_output_with_a_line_between_runs(
     assert "Older output is left out" in longer
     assert "first 50&#34;" not in longer
     assert longer.index("first 149&#34;") < longer.index("attempt 2") < longer.index("third 99&#34;")
+
+
+async def test_a_log_record_is_shown_as_a_line(reader: Browser, any_queue: Queue) -> None:
+    run = await run_with_output(any_queue)
+    record = {
+        "time": "2026-11-30T16:00:00.123Z",
+        "level": "ERROR",
+        "logger": "shop",
+        "message": "no <room>",
+    }
+    chunks = [b"l" + json.dumps(value).encode() for value in ({**record, "exception": "Trace\n x"}, {"a": 1})]
+    await (await storage_of(any_queue)).report(any_queue.name, *run, output=chunks)
+    page = await reader.text("/job", queue=any_queue.name, id="a")
+
+    assert "ERROR    shop: no &lt;room&gt;\nTrace\n x</pre>" in page
+    assert "&#34;a&#34;: 1" in page
 
 
 async def test_the_output_of_a_job_that_is_forgotten_leaves_the_page(

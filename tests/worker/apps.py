@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import random
 import re
@@ -254,6 +255,11 @@ def writes() -> None:
         current_job().write(value)
 
 
+def logs() -> None:
+    for value in ("first", "last"):
+        logging.getLogger("orders").warning("%s", value)
+
+
 async def charges() -> list[str]:
     """Run three steps, and die at one point of each run: run number n at point number n.
 
@@ -350,6 +356,7 @@ isolated_app = Dibs("memory:solitary")
 add_handlers(isolated_app, executor="process")
 add(isolated_app, "enqueues", enqueues, executor="process", max_retries=0)
 add(isolated_app, "writes", writes, executor="process", max_retries=0)
+add(isolated_app, "logs", logs, executor="process", max_retries=0, log_level=logging.WARNING)
 
 #: An application whose lifespan raises.
 broken_app = Dibs()

@@ -22,7 +22,7 @@ PAGE_SIZE = 100
 
 @frozen(kw_only=True)
 class Chunk:
-    """A part of the output of a job: what one call of `current_job().write` wrote."""
+    """A part of the output of a job: what one call of `current_job().write` wrote, or a record."""
 
     offset: str
     """Position in the output: `ticket.output(after=offset)` continues after this chunk.
@@ -34,9 +34,12 @@ class Chunk:
     attempt: int
     """Number of the run that wrote it, from 1. A change tells that a new run has begun."""
     kind: ChunkKind
-    """The value "value" for what `write` wrote."""
+    """The value "value" for what `write` wrote, "log" for a record that `capture_logs` took."""
     value: Any
-    """The value, as the serde of the queue decodes it."""
+    """The value, as the serde of the queue decodes it.
+
+    That of a record is a dict with `time`, `level`, `logger`, `message`, and `exception` if there is one.
+    """
     missing: bool = False
     """True if chunks before this one were removed: an id keeps at most 1 MiB of output."""
 

@@ -166,7 +166,14 @@ class InlineWorker:
             return
         loop, serde = asyncio.get_running_loop(), run.handler.serde
         environment = RunEnvironment(
-            self._storage, queue, loop, resources, serde, StepTransactions, unit=run.handler.unit
+            self._storage,
+            queue,
+            loop,
+            resources,
+            serde,
+            StepTransactions,
+            unit=run.handler.unit,
+            log_level=run.handler.log_level if self._storage.capabilities.output else None,
         )
         run.current = CurrentJob(environment, job, run.start_timeout())
         self._executor.start(run)

@@ -46,6 +46,14 @@ async def test_a_process_writes_output_before_its_run_is_settled(app: Dibs) -> N
     assert ["first", "last"] == written
 
 
+async def test_a_process_writes_its_log_records_before_its_run_is_settled(app: Dibs) -> None:
+    await put(app, "logs", "a")
+    await run(app, queues=["logs"], until="empty")
+
+    written = [(chunk.kind, chunk.value["message"]) async for chunk in app.queue("logs").output("a")]
+    assert [("log", "first"), ("log", "last")] == written
+
+
 async def test_a_process_starts_before_the_first_claim(app: Dibs, gate: Gate) -> None:
     async with faulty_storage(app) as storage:
         working = asyncio.create_task(run(app, queues=["held"], handle_signals=False))

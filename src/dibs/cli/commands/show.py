@@ -15,6 +15,7 @@ from dibs.cli.output import ExitCode, escape, print_json, print_lines, print_war
 from dibs.cli.parsing import changed_settings
 from dibs.cli.storage_access import ListedFile, connect, file_url_directory, format_files, list_files
 from dibs.cli.tables import print_tab_separated, print_table
+from dibs.client.calls.run_logs import record_text
 from dibs.client.calls.run_output import split_chunk
 from dibs.model.events import LogEvent
 from dibs.model.job import EMPTY, Slot
@@ -225,13 +226,17 @@ async def _print_output(storage: Storage, queue: str, id: str, output: Format, *
 
 
 def _print_chunk(offset: str, event: LogEvent, output: Format) -> None:
-    _, raw = split_chunk(event.result or b"")
+    kind, raw = split_chunk(event.result or b"")
     value, at = json_output.decode_stored(raw), json_output.format_time(event.at)
     if output == "json":
-        fields = {"offset": offset, "at": at, "attempt": event.attempt, "value": value}
+        fields = {"offset": offset, "at": at, "attempt": event.attempt, "kind": kind, "value": value}
         print_json(fields)
     elif output == "lines":
         print_tab_separated([(offset, at, event.attempt, _format_encoded(value))])
+    elif kind == "log" and (record := record_text(value["value"])) is not None:
+        first, *more = record.splitlines()
+        time = value["value"].get("time", at)
+        print_lines(escape(f"{time}  {event.attempt}  {first}"), *(escape(f"    {line}") for line in more))
     else:
         is_text = value["encoding"] == "json" and isinstance(value["value"], str)
         text = value["value"] if is_text else _format_encoded(value)

@@ -15,6 +15,7 @@ import msgspec
 from attrs import frozen
 
 from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.run_logs import RunLogs, describe_left_out
 from dibs.client.calls.run_output import RunOutput, encode_chunk
 from dibs.client.calls.run_steps import Steps, StepsInTransactions, call_blocking, call_function
 from dibs.client.calls.run_steps import step_key as make_step_key
@@ -84,6 +85,8 @@ class RunEnvironment:
     report_spent: Callable[[int], None] | None = None
     #: The amount that the rates of the queue count for the start of a run, in the unit of `CurrentJob.spent`.
     unit: int = START_COST
+    #: The lowest level of log records that go to the output of the run; None for none.
+    log_level: int | None = None
     #: The worker of this process; None in tests and in a child process of the executor "process".
     worker: FlowWorker | None = None
 
@@ -259,9 +262,29 @@ class CurrentJob:
         return self._run_on_worker_loop(self._write(chunk))
 
     async def _write(self, chunk: bytes) -> None:
+        await self._open_output().write(chunk)
+
+    def _open_output(self) -> RunOutput:
         if self.output is None:
-            self.output = RunOutput(f"{self.queue}/{self.id}", self._report_output)
-        await self.output.write(chunk)
+            self.output = RunOutput(f"{self.queue}/{self.id}", self._report_output, self._note_left_out)
+        return self.output
+
+    def _note_left_out(self, number: int) -> bytes:
+        return encode_chunk("log", describe_left_out(number, time.time()), self._environment.serde)
+
+    @property
+    def log_level(self) -> int | None:
+        """The lowest level of log records that go to the output; None without the option `capture_logs`."""
+        return self._environment.log_level
+
+    def add_record(self, value: dict[str, str]) -> None:
+        """Append a log record to the output. The handler of logging calls it, on any thread."""
+        chunk = encode_chunk("log", value, self._environment.serde)
+        loop = self._environment.loop
+        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - get_running_loop raises an error on a thread
+            self._open_output().add(chunk)
+        else:
+            loop.call_soon_threadsafe(lambda: self._open_output().add(chunk))
 
     async def _report_output(self, chunks: Sequence[bytes]) -> bool:
         storage = self._environment.storage
@@ -488,6 +511,8 @@ class _CompletedAwaitable:
 
 #: The job of the running handler, for `current_job()`. The worker sets it before it decodes the payload.
 CURRENT_JOB: Final[ContextVar[CurrentJob]] = ContextVar("dibs_current_job")
+#: The handler of logging that appends records to the output of the run of its context.
+RUN_LOGS: Final = RunLogs(lambda: CURRENT_JOB.get(None))
 
 
 def current_job() -> CurrentJob:

@@ -187,6 +187,8 @@ class Handler:
     #: The classes of errors that are retried, and those that are not.
     retry_on: tuple[type[BaseException], ...] = (BaseException,)
     no_retry_on: tuple[type[BaseException], ...] = ()
+    #: The lowest level of log records that go to the output of a run; None for none.
+    log_level: int | None = None
     #: The hook of `@task.after`: called with the end of each run before the worker stores it.
     after: Callable[[Ending], Awaitable[None] | None] | None = None
     #: The middleware of `app.middleware(run=...)`: entered around each call of the function.

@@ -28,6 +28,7 @@ from dibs.client.calls.handler import (
     RunMiddleware,
     compose_run,
 )
+from dibs.client.calls.run_logs import LEVELS, LogLevel
 from dibs.client.calls.signature import CallSignature
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.client.options.arguments import Seconds, duration_ms
@@ -154,6 +155,9 @@ class HandlerSettings(TypedDict, total=False):
     executor: Executor
     """"auto" runs `async def` on the event loop and `def` on a thread; "process" runs each job in a process
     that runs only this job at the time. Default: "auto"."""
+    capture_logs: LogLevel | None
+    """The lowest level of records of `logging` that a run writes to its output: "DEBUG", "INFO", "WARNING",
+    "ERROR" or "CRITICAL". Default: None, so it writes none."""
     max_active: int | None
     """Jobs of the queue that may be active at once over all workers; None is no limit. A worker writes it to
     the storage when it starts. Default: the setting of `queue.configure`."""
@@ -354,7 +358,19 @@ def _run_options(settings: HandlerSettings, *, is_async: bool) -> dict[str, Any]
     size = ASYNC_SIZE if is_async and executor == "auto" else SIZE
     classes = {name: _error_classes(name, settings[name]) for name in _ERROR_SETTINGS if name in settings}
     given = {name: settings[name] for name in _SCHEDULING_SETTINGS if name in settings}
-    return {"size": size} | given | classes
+    return {"size": size, "log_level": _log_level(settings.get("capture_logs"))} | given | classes
+
+
+def _log_level(name: object) -> int | None:
+    """Return the number of the level that `capture_logs` names. Raises Refused for an unknown name."""
+    if name is None:
+        return None
+    if not isinstance(name, str) or name not in LEVELS:
+        raise Refused(
+            f"capture_logs is {name!r:.60}; it must be {', '.join(LEVELS)} or None, which captures nothing",
+            field="capture_logs",
+        )
+    return LEVELS[name]
 
 
 def task_argument_decoder(call: CallSignature, serde: Serde) -> ArgumentDecoder:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Final, Literal
 
 from dibs.client.options.serde import Serde
@@ -48,11 +49,15 @@ def split_chunk(chunk: bytes) -> tuple[ChunkKind, bytes]:
 class RunOutput:
     """The chunks of a run that are not sent yet. It belongs to the event loop of the worker.
 
-    `send` reports chunks to the storage, and returns False if the run has lost its lease.
+    `send` reports chunks to the storage, and returns False if the run has lost its lease. `note` makes a
+    chunk that says how many chunks are left out before it.
     """
 
-    def __init__(self, label: str, send: Callable[[Sequence[bytes]], Awaitable[bool]]) -> None:
-        self._label, self._send = label, send
+    def __init__(
+        self, label: str, send: Callable[[Sequence[bytes]], Awaitable[bool]], note: Callable[[int], bytes]
+    ) -> None:
+        self._label, self._send, self._note = label, send, note
+        self._left_out = 0
         self._chunks: list[bytes] = []
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -61,21 +66,43 @@ class RunOutput:
 
     @property
     def is_sent(self) -> bool:
-        return not self._chunks and (self._sending is None or self._sending.done())
+        is_sending = self._sending is not None and not self._sending.done()
+        return not (self._chunks or self._left_out or is_sending)
 
     async def write(self, chunk: bytes) -> None:
         """Add a chunk, and wait if many are to be sent. Raises the error with which sending has ended."""
         if self._error is not None:
             raise self._error
+        self._append(chunk)
+        if self._size >= MOST_BUFFERED:
+            await self._send_all()
+
+    def add(self, chunk: bytes) -> None:
+        """Add a chunk without a wait. Leave it out if more is to be sent than the storage keeps of an id."""
+        if self._error is not None:
+            return
+        if self._size + len(chunk) + CHUNK_OVERHEAD > LIMITS.output:
+            self._left_out += 1
+        else:
+            self._append(chunk)
+
+    def _append(self, chunk: bytes) -> None:
+        self._note_left_out()
         self._chunks.append(chunk)
         self._size += len(chunk) + CHUNK_OVERHEAD
         if self._size >= MOST_BUFFERED:
-            await self._send_all()
+            self._start_sending()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LONGEST_BUFFERED, self._start_sending)
 
+    def _note_left_out(self) -> None:
+        if self._left_out:
+            number, self._left_out = self._left_out, 0
+            self._append(self._note(number))
+
     async def finish(self) -> None:
         """Send the last chunks. Log an error: the handler has ended, and its result counts."""
+        self._note_left_out()
         try:
             async with asyncio.timeout(LAST_SECONDS):
                 await self._send_all()
@@ -90,7 +117,8 @@ class RunOutput:
             self._timer.cancel()
             self._timer = None
         if self._sending is None or self._sending.done():
-            self._sending = asyncio.get_running_loop().create_task(self._send_chunks())
+            # In an empty context: what a driver logs there is no record of the run.
+            self._sending = asyncio.get_running_loop().create_task(self._send_chunks(), context=Context())
         return self._sending
 
     async def _send_all(self) -> None:
@@ -102,9 +130,19 @@ class RunOutput:
     async def _send_chunks(self) -> None:
         """Send until no chunk is left, one report after the other, so that their order stays."""
         while self._chunks:
-            chunks, self._chunks, self._size = self._chunks, [], 0
+            chunks = self._take_chunks()
             try:
                 if not await self._send(chunks):
                     raise LeaseLost(f"{self._label}: the lease has ended, so the output was not stored")
             except DibsError as error:
-                self._error, self._chunks = error, []
+                self._error, self._chunks, self._size = error, [], 0
+
+    def _take_chunks(self) -> list[bytes]:
+        """Return the chunks of the next report, at least one, and remove them."""
+        size = number = 0
+        while number < len(self._chunks) and size < MOST_BUFFERED:
+            size += len(self._chunks[number]) + CHUNK_OVERHEAD
+            number += 1
+        chunks, self._chunks = self._chunks[:number], self._chunks[number:]
+        self._size -= size
+        return chunks

@@ -8,11 +8,12 @@ from typing import Final
 
 from attrs import define, field, frozen
 
+from dibs.client.calls.run_logs import record_text
 from dibs.client.calls.run_output import ChunkKind, split_chunk
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 from dibs.storage.protocol import Storage
-from dibs.web.reading.source import Shown, Source, share
+from dibs.web.reading.source import Shown, Source, share, to_shown
 
 #: Most chunks that a page shows, most ids whose reading goes on where the last one ended, and most pages of
 #: chunks that one reading reads; a MiB of the smallest chunks takes 17.
@@ -101,4 +102,7 @@ async def _read_on(tail: _Tail, storage: Storage, queue: str, id: str) -> None:
 
 def _line(source: Source, queue: str, event: LogEvent, most: int) -> OutputLine:
     kind, raw = split_chunk(event.result or b"")
-    return OutputLine(event.at, kind, source.show(queue, "output", source.decode(queue, raw), most))
+    value = source.hide(queue, "output", source.decode(queue, raw))
+    text = record_text(value) if kind == "log" else None
+    shown = to_shown(value, most) if text is None else Shown(text[:most], is_cut=len(text) > most)
+    return OutputLine(event.at, kind, shown)

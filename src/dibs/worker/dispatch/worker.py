@@ -87,6 +87,7 @@ class Worker:
                 queue.handler.serde,
                 StepTransactions,
                 unit=queue.handler.unit,
+                log_level=queue.handler.log_level if storage.capabilities.output else None,
                 worker=self._evaluation_claims,
             )
             for name, queue in self._queues.items()

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob
+from dibs.client.calls.current_job import CURRENT_JOB, RUN_LOGS, CurrentJob
 from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.model.error_text import summarize_exception
 from dibs.model.job import Error, Job
@@ -103,7 +103,7 @@ async def call_async_handler(invocation: Invocation) -> Verdict:
     """
     if invocation.forks != forks.count:
         forks.leave(invocation, SystemExit(1))  # another handler has forked this process
-    CURRENT_JOB.set(invocation.current)
+    _enter(invocation)
     handler = invocation.handler
     middleware = handler.middleware
     try:
@@ -125,6 +125,12 @@ async def call_async_handler(invocation: Invocation) -> Verdict:
     return result_verdict(invocation, value)
 
 
+def _enter(invocation: Invocation) -> None:
+    CURRENT_JOB.set(invocation.current)
+    if invocation.handler.log_level is not None:
+        RUN_LOGS.attach()
+
+
 def _is_destroyed(invocation: Invocation) -> bool:
     """Return whether the task of a run is destroyed; a handler may also raise GeneratorExit itself."""
     try:
@@ -139,7 +145,7 @@ def call_sync_handler(invocation: Invocation, context: Context) -> Verdict:
 
 
 def _call_in_context(invocation: Invocation) -> Verdict:
-    CURRENT_JOB.set(invocation.current)
+    _enter(invocation)
     try:
         if invocation.handler.middleware is None:
             with forks.ending_in_child(invocation):

@@ -258,6 +258,7 @@ class IsolatedRunner:
             report_waits=lambda number: self._parent.send(messages.RunWaits(number)),
             report_spent=lambda amount: self._parent.send(messages.RunSpent(amount)),
             unit=handler.unit,
+            log_level=handler.log_level if self._relay.capabilities.output else None,
         )
         invocation.current = CurrentJob(environment, message.job, deadline)
         self._invocation = invocation
