@@ -306,8 +306,9 @@ async def check_idle_waits(storage: Storage) -> tuple[int, list[str]]:
 
 
 async def check_waits_under_limits(storage: Storage) -> tuple[int, list[str]]:
-    """Wait in queues whose jobs must wait for a long time: a full key, and rates that allow no start soon."""
-    limits = ("per_key=1", "rate=1/3600000", "key_rate=1/3600000")
+    """Wait in queues whose jobs cannot start soon: their key is full or paused, or a rate holds them."""
+    paused = ("shares=k:0",) if storage.capabilities.fair else ()
+    limits = ("per_key=1", "rate=1/3600000", "key_rate=1/3600000", *paused)
     tokens = []
     for limit in limits:
         calls = HistoryCalls(f"idle-{limit.partition('=')[0]}")

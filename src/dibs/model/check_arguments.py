@@ -384,18 +384,18 @@ def _check_turns(patch: SettingsPatch, *, allowed: bool) -> None:
     assert isinstance(patch.shares, Mapping)  # noqa: S101 - for type checkers
     if patch.shares and not allowed:
         raise _without_capability("shares", "fair")
-    check_share_count(patch.shares)
+    check_share_count(len(patch.shares))
     for key, share in patch.shares.items():
         check_text("shares", key, LIMITS.key)
         if share is not None:
             check_whole_number("shares", share, 0, MOST_SHARE, f" starts in a turn, for key {key!r:.60}")
 
 
-def check_share_count(shares: Mapping[str, object]) -> None:
+def check_share_count(count: int) -> None:
     """Raise Refused if there are more entries than a queue keeps."""
-    if len(shares) > MOST_SHARES:
+    if count > MOST_SHARES:
         raise Refused(
-            f"shares has {len(shares):,} entries; a queue keeps {MOST_SHARES:,}; remove entries with None, "
+            f"shares has {count:,} entries; a queue keeps {MOST_SHARES:,}; remove entries with None, "
             "as a key without an entry has the share 1",
             field="shares",
         )

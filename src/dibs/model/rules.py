@@ -334,7 +334,7 @@ def changed_settings(before: Settings, patch: SettingsPatch) -> Settings:
     if patch.shares is not UNSET:
         merged = {**before.shares, **{to_plain(key): share for key, share in patch.shares.items()}}
         changes["shares"] = {key: to_plain(share) for key, share in merged.items() if share is not None}
-        check_share_count(changes["shares"])
+        check_share_count(len(changes["shares"]))
     return replace(before, **changes)
 
 

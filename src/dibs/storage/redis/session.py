@@ -91,6 +91,7 @@ class RedisSession:
             # A blocking claim runs later than it is sent, so only the server knows its time.
             blocking_claim=not self._manual,
             limits=True,
+            fair=True,
             output=True,
             # All keys of one script must be on one server.
             many_queues=not self._cluster,

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from dibs.errors import OutcomeUnknown, Refused, StorageError
+from dibs.model.check_arguments import check_share_count
 from dibs.model.check_jobs import CheckedBatch
 from dibs.model.job import Slot
 from dibs.model.request_columns import MEMBER_BYTES, RequestColumns
@@ -581,13 +582,16 @@ class RedisStorage(RedisSession):
         return known
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        checks.check_configure(queue, patch, self.limits, limits=self.capabilities.limits)
+        able = self.capabilities
+        checks.check_configure(queue, patch, self.limits, limits=able.limits, fair=able.fair)
         arguments = codec.encode_settings(patch)
         if arguments:  # else the call only reads, perhaps from a replica
             await self._register(queue, *codec.fail_queue(queue, patch))
         # "again" is the reply while keys that an earlier change of a limit may open are not all placed.
         while (reply := await self._run_script("configure", queue, now, *arguments)) == b"again":
             pass
+        if isinstance(reply, int):
+            check_share_count(reply)
         return self._decode(queue, codec.decode_settings, reply)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -107,6 +108,27 @@ async def test_a_change_of_a_rate_opens_many_closed_keys_in_order(storage: Redis
 
     assert [f"first-{name}" for name in names] == ids(first)
     assert [f"second-{name}" for name in names] == ids(second)
+
+
+async def test_many_keys_whose_jobs_fall_due_take_turns(
+    storage: RedisStorage, lease: str, kinds: Callable[[], set[str]]
+) -> None:
+    """More jobs than one step brings (MAX_BROUGHT in claim_step.lua), in turns that are then lifted."""
+    names = [f"k{n:04}" for n in range(1200)]
+    await storage.configure("q", SettingsPatch(fair=True))
+    await storage.enqueue("q", [request(f"a-{name}", name, delay=5) for name in names[:600]])
+    await storage.enqueue("q", [request(f"a-{name}", name, delay=5) for name in names[600:]])
+    await storage.enqueue("q", [request(f"b-{name}", name, delay=5) for name in names[:600]])
+    await asyncio.sleep(0.01)
+    first = await claimed(storage, lease, 1200)
+    assert "turns" in kinds()
+
+    await storage.configure("q", SettingsPatch(fair=False))
+    second = await claimed(storage, lease, 1200)
+
+    assert [f"a-{name}" for name in names] == ids(first)
+    assert [f"b-{name}" for name in names[:600]] == ids(second)
+    assert not kinds() & {"turns", "later", "key_priorities"}
 
 
 async def test_two_changes_of_a_limit_follow_each_other(

@@ -123,7 +123,7 @@ local function add_listed(queue, id, priority, name, data)
 end
 
 local function enqueue_new(queue, request)
-  if request.run_at == queue.now and band(string.byte(request.data), HAS_KEY) == 0 then
+  if request.run_at == queue.now and band(string.byte(request.data), HAS_KEY) == 0 and not queue.fair then
     local name = priority_text(request.priority)
     if list_takes_more(queue, name) then return add_listed(queue, request.id, request.priority, name, request.data) end
   end

@@ -108,22 +108,20 @@ end
 
 -- Add up to `limit` due jobs of one priority to `claim`, in claim order: from its list, from the due members of its ordered
 -- set, and from the heads of the lines of its keys. Return the numbers of jobs from the list and from the set.
-local function merge_heads(claim, limit, list, scheduled, scheduled_ids, heads)
+local function merge_heads(queue, claim, limit, list, scheduled, scheduled_ids, heads)
   local listed, added = 0, 0
   while #claim.ids < limit do
     local one, other, head = list.records[listed + 1], scheduled[added + 1], heads and heads.peek()
     if list.gave_up and not one or heads and heads.gave_up or not (one or other or head) then break end
     local from_set = other and (not one or is_earlier(other, one))
     local text, n = from_set and other or one, #claim.ids + 1
-    if head and (not text or comes_first(head, text)) then
+    if head and (not text or comes_first(queue, head, text)) then
       claim.ids[n], claim.keyed[n] = heads.pop(head)
       claim.records[n] = false
-    elseif from_set then
-      added = added + 1
-      claim.ids[n], claim.records[n] = scheduled_ids[added], text
     else
-      listed = listed + 1
-      claim.ids[n], claim.records[n] = list.ids[listed], text
+      if queue.fair then limits.turns(queue).start('', false) end
+      if from_set then added = added + 1 else listed = listed + 1 end
+      claim.ids[n], claim.records[n] = from_set and scheduled_ids[added] or list.ids[listed], text
     end
   end
   return listed, added
@@ -136,13 +134,13 @@ local function select_priority(queue, priority, limit, claim, plain)
   local members = plain and queue.due_sets[priority] and due_set_entries(queue, priority, wanted) or EMPTY
   local heads = queue.keyed and head_reader(queue, priority, wanted)
   local listed, added = #list.ids, 0
-  if #claim.ids == 0 and #members == 0 and not heads then
+  if #claim.ids == 0 and #members == 0 and not heads and not queue.fair then
     claim.ids, claim.records = list.ids, list.records
   else
     if claim.ids == EMPTY then claim.ids, claim.records = {}, {} end
     if claim.keyed == EMPTY then claim.keyed = {} end
     local scheduled, scheduled_ids = read_members(queue, members)
-    listed, added = merge_heads(claim, limit, list, scheduled, scheduled_ids, heads)
+    listed, added = merge_heads(queue, claim, limit, list, scheduled, scheduled_ids, heads)
   end
   if added > 0 then plan_many(queue, 'zset', 'line:' .. priority, true, {unpack(members, 1, added)}) end
   local passed = passed_entries(list, listed)

@@ -9,6 +9,7 @@
 
 -- @include queue
 -- @include key_lines
+-- @include turns
 
 -- Redis keeps a hash of up to 512 short fields (`hash-max-listpack-entries`) as one list, and searches it from its start for
 -- each field. So the hash `waiting` gets the field '' with PADDING for a moment when it grows to LONG_HASH fields: Redis then
@@ -65,6 +66,7 @@ end
 -- Add a waiting job to the claim order, and store its record. `fresh` is true if its seq is the newest of the queue.
 local function add_to_order(queue, job, fresh)
   if band(string.byte(job.data), HAS_KEY) ~= 0 then return limits.add(queue, job) end
+  if queue.fair then limits.turns(queue).enter('', job.id) end
   local priority = priority_text(job.priority)
   job.listed = fresh and job.run_at == queue.now and list_takes_more(queue, priority)
   if job.listed then
@@ -82,6 +84,7 @@ end
 local function remove_from_order(queue, job)
   local key = key_of(job.data)
   if key then return limits.remove(queue, key, job.priority, job.id, order_entry(job)) end
+  if queue.fair then limits.turns(queue).leave('', job.id) end
   local priority = priority_text(job.priority)
   if job.listed then
     count_listed(queue, priority, -1)

@@ -4,6 +4,9 @@
 -- @include leases
 -- @include commit
 
+-- The most jobs that fell due which one step of a queue with `fair` brings.
+local MAX_BROUGHT = 500
+
 -- Return how many jobs a claim may take: `limit`, or fewer if the settings max_active and rate allow fewer.
 local function claimable(queue, limit)
   if queue.max_active then
@@ -32,6 +35,18 @@ local function claim_reply(queue, status, reply, due)
   return {status, queue.now, due and decimal(due) or '', queue.work, reply}
 end
 
+-- In a queue with `fair`, touch the keys of jobs that have fallen due, so that `commit` finds their places. Return their number,
+-- and whether more are left.
+local function bring_due(queue)
+  local ids = call('ZRANGEBYSCORE', queue.prefix .. 'later', '-inf', decimal(queue.now), 'LIMIT', 0, MAX_BROUGHT)
+  for _, id in ipairs(ids) do
+    local job = parse_job(id, read_field(queue, 'waiting', id))
+    limits.touch(queue, key_of(job.data), job.priority)
+    plan(queue, 'zset', 'later', id, false)
+  end
+  return #ids, #ids == MAX_BROUGHT
+end
+
 local function claim_step(prefix, manual, lease, limit)
   local queue = open_queue(prefix, manual)
   local found = live_lease(queue, lease)
@@ -39,6 +54,10 @@ local function claim_step(prefix, manual, lease, limit)
   if queue.paused then return claim_reply(queue, 'claimed', {}) end
   if queue.keyed then
     local reopened, more = limits.reopen(queue)
+    if queue.fair then
+      local brought, more_due = bring_due(queue)
+      reopened, more = reopened + brought, more or more_due
+    end
     if reopened > 0 then
       commit(true)
       queue = open_queue(prefix, manual)

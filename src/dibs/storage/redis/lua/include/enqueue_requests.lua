@@ -53,11 +53,11 @@ local function enqueue_requests(skipped, store_batch)
   -- The start of the request before, its priority or false, and this priority as text. Most requests of a batch start alike.
   local last_start, priority, name
 
-  -- True if `max_waiting` may stop a request: `accept` must then decide about each.
-  local may_stop = false
+  -- True if `accept` must decide about each request: `max_waiting` may stop one, or each gives its key a turn.
+  local may_stop = queue.fair
   if queue.max_waiting then
     queue.room = queue.max_waiting - call('HLEN', queue.keys.waiting)
-    may_stop = queue.room < #ids
+    may_stop = may_stop or queue.room < #ids
   end
 
   -- Return the number of a new job without parsing its request; nil if `accept` must decide.

@@ -2,7 +2,8 @@
 -- start now, else *open*.
 --
 -- line:P:K        the waiting jobs with the key K and the priority P, by run_at; members are I8 seq and id
--- heads:P         the first job of each line of an open key, by run_at; members are I8 seq and the key
+-- heads:P         the first job of each line of an open key, by run_at; members are I8 seq and the key. In a queue with
+--                 `fair` by the place of the key (storage/redis/lua/include/turns.lua)
 -- opening         the closed keys with waiting jobs, by the ms at which the clock of the key allows a start; 'inf' for a
 --                 key without room (per_key)
 -- reopening       the closed keys of the time before `configure` changed a limit. A claim looks at them again first
@@ -14,6 +15,7 @@
 -- A step notes each key that it touches (`queue.touched`), with its state before the step. After its other writes it
 -- reads the state again, and moves the heads of the key. So each verb only adds and removes jobs and runs.
 
+-- @include job_record
 -- @include queue
 
 local limits = {}
@@ -122,6 +124,7 @@ end
 function limits.add(queue, job)
   local key, name = key_of(job.data), 'line:' .. job.priority .. ':'
   touch(queue, key, job.priority).added = true
+  if queue.fair then limits.turns(queue).enter(key, job.id) end
   plan(queue, 'zset', name .. key, order_entry(job), decimal(job.run_at))
   if job.run_at > queue.now then plan(queue, 'zset', 'later', job.id, decimal(job.run_at)) end
   count_keyed(queue, job.priority, 1)
@@ -130,9 +133,13 @@ function limits.add(queue, job)
   set_waiting(queue, job.id, encode_job(job))
 end
 
--- Remove a waiting job from its line. `entry` is its member there.
-function limits.remove(queue, key, priority, id, entry)
+-- Remove a waiting job from its line. `entry` is its member there. `start` is nil unless a claim takes the job: then whether
+-- another job of the key certainly waits.
+function limits.remove(queue, key, priority, id, entry, start)
   touch(queue, key, priority)
+  if queue.fair then
+    if start == nil then limits.turns(queue).leave(key, id) else limits.turns(queue).start(key, start) end
+  end
   plan(queue, 'zset', 'line:' .. priority .. ':' .. key, entry, false)
   plan(queue, 'zset', 'later', id, false)
   count_keyed(queue, priority, -1)
@@ -144,8 +151,9 @@ function limits.plan_run(queue, key, id, active)
   plan(queue, 'set', 'runs:' .. key, id, active)
 end
 
--- Return 'inf' for a key without room, the ms at which its clock allows a start, as text, or false for an open key.
+-- Return 'inf' for a key without room or with the share 0, the ms at which its clock allows a start, as text, or false for an open key.
 local function closed_until(queue, key)
+  if queue.shares and limits.share(queue, key) == 0 then return 'inf' end
   if queue.per_key and key_call(queue, 'SCARD', 'runs:' .. key) >= queue.per_key then return 'inf' end
   if not queue.key_rate then return false end
   local clock = tonumber(key_call(queue, 'ZSCORE', 'clocks', key) or 0)
@@ -167,6 +175,10 @@ function limits.check_types(queue)
   for _, name in ipairs({'opening', 'reopening', 'clocks', 'later'}) do expect_type(queue.prefix .. name, 'zset') end
   expect_type(queue.prefix .. 'key_priorities', 'hash')
   for priority in pairs(key_priorities(queue)) do expect_type(queue.prefix .. 'heads:' .. priority, 'zset') end
+  if queue.fair then
+    limits.turns(queue).finish_leave()
+    expect_type(queue.prefix .. 'turns', 'hash')
+  end
   for key in pairs(queue.per_key and queue.touched or {}) do expect_type(queue.prefix .. 'runs:' .. key, 'set') end
 end
 
@@ -205,12 +217,18 @@ end
 
 -- Plan the place of a touched key: its heads, or its moment in `opening`.
 local function plan_key(queue, key, touched)
+  if key == '' then return end
   -- The end of a run under an open key needs no write, unless its cost closes the key.
   if not touched.closed and not touched.clock and not next(touched.firsts) then return end
   local closed = closed_until(queue, key)
-  local waits = plan_touched_heads(queue, key, touched, closed)
-  if not waits or not touched.closed ~= not closed then
-    waits = plan_other_heads(queue, key, touched, closed) or waits
+  local waits
+  if queue.fair then
+    waits = limits.turns(queue).plan_heads(key, closed)
+  else
+    waits = plan_touched_heads(queue, key, touched, closed)
+    if not waits or not touched.closed ~= not closed then
+      waits = plan_other_heads(queue, key, touched, closed) or waits
+    end
   end
   if waits and closed then
     plan(queue, 'zset', 'opening', key, closed)
@@ -239,6 +257,7 @@ end
 function limits.write(queue)
   local keys = queue.touched
   queue.plan = {}
+  if queue.fair then limits.turns(queue).plan() end
   for key, touched in pairs(keys) do plan_key(queue, key, touched) end
   for name, planned in pairs(queue.plan) do
     send_chunked(REMOVE[planned.kind], queue.prefix .. name, removals(planned))
@@ -278,8 +297,9 @@ end
 function limits.has_due(queue)
   local now = decimal(queue.now)
   if has_reopening(queue) or key_call(queue, 'ZCOUNT', 'opening', '-inf', now) > 0 then return true end
+  if queue.fair and key_call(queue, 'ZCOUNT', 'later', '-inf', now) > 0 then return true end
   for priority in pairs(key_priorities(queue)) do
-    if key_call(queue, 'ZCOUNT', 'heads:' .. priority, '-inf', now) > 0 then return true end
+    if key_call(queue, 'ZCOUNT', 'heads:' .. priority, '-inf', queue.fair and '+inf' or now) > 0 then return true end
   end
   return false
 end

@@ -120,6 +120,7 @@ local function read_settings(queue)
   queue.log_results, queue.per_key = number(9, 0), number(10)
   queue.rate, queue.key_rate = parse_rate('rate', known[11]), parse_rate('key_rate', known[12])
   queue.max_waiting, queue.drops_new = number(13), known[14] == 'drop_new'
+  queue.fair, queue.shares = known[15] == '1', known[16] ~= '' and known[16]
 end
 
 -- The position after the numbers in the field `numbers`.
@@ -169,6 +170,7 @@ local NEW_QUEUE = {__index = {
 -- ahead          µs by which the numbers are ahead of the time; nil before begin_incarnation
 -- incarnation    the incarnation that this step begins in this queue; nil in almost every step
 -- key_counts     changes of the number of waiting jobs with a key, by priority; nil if none
+-- turns          the functions for turns of keys (storage/redis/lua/include/turns.lua); nil unless the queue is fair
 -- allowances     what a claim may take of each key (storage/redis/lua/include/keyed_claim.lua); nil if it met none
 local function open_queue(prefix, manual)
   if opened[prefix] then return opened[prefix] end

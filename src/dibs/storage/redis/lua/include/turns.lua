@@ -1,0 +1,117 @@
+-- The turns of keys in a queue with `fair` (docs/explanation/contract.md, Turns of keys). '' stands for the jobs without a key.
+--
+-- turns    the keys with waiting jobs: I7 place, I2 starts since the turn began. A place is a number; the lowest is first
+-- heads:P  has in such a queue the place of each key as score, and the member I8 0 and the key. It has only keys whose first
+--          job is due; a claim adds the others when the time of an id in `later` has come (bring_due in claim_step.lua)
+
+-- @include key_lines
+
+-- Return the number of starts in a turn of a key. The setting is 0 0 key 0 share, 0 0 key 0 share, ...: no key has a NUL.
+function limits.share(queue, key)
+  if not queue.shares then return 1 end
+  local _, at = string.find(queue.shares, '\0\0' .. key .. '\0', 1, true)
+  return at and tonumber(string.match(queue.shares, '^%d+', at + 1)) or 1
+end
+
+-- Return the functions for the turns of a fair queue. Why inside of a function: a step of another queue then creates this one
+-- alone.
+function limits.turns(queue)
+  if queue.turns then return queue.turns end
+  local turns = {}
+  queue.turns = turns
+  -- The key whose job this step removed last, and the id of that job.
+  local left, left_id
+
+  -- Return the turn of a key: its `place`, false if no job of it waits, and `starts`.
+  local function turn_of(key)
+    local touched = limits.touch(queue, key)
+    if not touched.turn then
+      local text = call('HGET', queue.prefix .. 'turns', key)
+      touched.turn = {place = false, starts = 0, change = 0}
+      if text then touched.turn.place, touched.turn.starts = unpack_from('>I7I2', text) end
+      touched.turn.old_place, touched.turn.old_starts = touched.turn.place, touched.turn.starts
+    end
+    return touched.turn
+  end
+
+  -- Return the number of waiting jobs of a key before this step.
+  local function count_waiting(key)
+    local count = key == '' and call('HLEN', queue.prefix .. 'waiting') or 0
+    local known = call('HGETALL', queue.prefix .. 'key_priorities')
+    for i = 1, #known, 2 do
+      count = count + (key == '' and -tonumber(known[i + 1]) or call('ZCARD', queue.prefix .. 'line:' .. known[i] .. ':' .. key))
+    end
+    return count
+  end
+
+  local function is_waiting(key)
+    local turn = turn_of(key)
+    turn.waiting = turn.waiting or count_waiting(key)
+    return turn.waiting + turn.change > 0
+  end
+
+  -- Take a key that lost its last waiting job out of the ring. Why later: the next change may bring that job back to the key.
+  -- `commit` calls it before the first write, because it counts.
+  function turns.finish_leave()
+    if left and not is_waiting(left) then turn_of(left).place = false end
+    left = nil
+  end
+
+  -- Note a job that begins to wait.
+  function turns.enter(key, id)
+    if left == key and left_id == id then left = nil end
+    turns.finish_leave()
+    local turn = turn_of(key)
+    turn.change = turn.change + 1
+    if not turn.place then turn.place, turn.starts = next_number(queue), 0 end
+  end
+
+  -- Note a waiting job that is removed.
+  function turns.leave(key, id)
+    turns.finish_leave()
+    local turn = turn_of(key)
+    turn.change, left, left_id = turn.change - 1, key, id
+  end
+
+  -- Note a waiting job that a claim starts. `more` is true if another job of the key certainly waits.
+  function turns.start(key, more)
+    local turn = turn_of(key)
+    turn.change = turn.change - 1
+    if not more and not is_waiting(key) then
+      turn.place = false
+    elseif turn.starts + 1 >= (key == '' and 1 or limits.share(queue, key)) then
+      turn.place, turn.starts = next_number(queue), 0
+    else
+      turn.starts = turn.starts + 1
+    end
+  end
+
+  -- Return the place of a key, false if it has none.
+  function turns.place(key)
+    return turn_of(key).place
+  end
+
+  -- Plan the heads of a key. Return whether one of its lines has jobs.
+  function turns.plan_heads(key, closed)
+    local waits, place = false, turn_of(key).place
+    for priority in pairs(key_priorities(queue)) do
+      local first = first_of_line(queue, priority, key)
+      waits = waits or first ~= nil
+      local is_due = first and not closed and tonumber(first[2]) <= queue.now
+      plan(queue, 'zset', 'heads:' .. priority, NO_SEQ .. key, is_due and decimal(place) or false)
+    end
+    return waits
+  end
+
+  -- Plan the turns that this step has changed.
+  function turns.plan()
+    for key, touched in pairs(queue.touched) do
+      local turn = touched.turn
+      if turn and (turn.place ~= turn.old_place or turn.starts ~= turn.old_starts) then
+        plan(queue, 'hash', 'turns', key, turn.place and pack('>I7I2', turn.place, turn.starts))
+      end
+    end
+  end
+
+  return turns
+end
