@@ -9,7 +9,7 @@ from dibs.storage.postgres.queries import function_files
 from tests.kit.mutants.planting import Mutant, Patch, add, rewritten
 
 #: No bug: each new id beside a live one is inserted as a set. The batches of the kit have few requests.
-ALL_SERIES = ("enqueue", "stop - i >= 3", "stop - i >= 0")
+ALL_SERIES = ("enqueue", "s.ends - s.begins >= 3", "s.ends - s.begins >= 0")
 
 
 def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
@@ -118,14 +118,14 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_a_new_batch_forgets_its_request_keys": (
         "a request_key acts once",
         "enqueue",
-        "            WHERE a.key IS NOT NULL\n",
-        "            WHERE false\n",
+        "        WHERE a.key IS NOT NULL\n",
+        "        WHERE false\n",
     ),
     "sql_reject_overlooks_outcomes_in_a_batch": (
         "Reject: completed, with the outcome",
         "enqueue",
-        "        IF rejects AND EXISTS (",
-        "        IF false AND EXISTS (",
+        "    IF rejects AND EXISTS (",
+        "    IF false AND EXISTS (",
     ),
     "sql_a_late_holder_appends_output": (
         "output is fenced",
@@ -242,13 +242,13 @@ IN_SERIES: dict[str, tuple[str, str, str, str]] = {
     "sql_reject_overlooks_outcomes_beside_a_live_id": (
         "Reject: completed, with the outcome",
         "enqueue",
-        "        AND (NOT rejects OR (SELECT true",
-        "        AND (true OR (SELECT true",
+        "AND (b.bits & 16 = 0 OR (SELECT true",
+        "AND (true OR (SELECT true",
     ),
     "sql_a_new_id_beside_a_live_one_is_not_logged": (
         "log: a new job is queued",
         "enqueue",
-        "                    logged := logged || notes_of(qu, 'queued', ids[i:stop], now_ms);",
+        "                    logged := logged || notes_of(qu.q, 'queued', ids[i:series[i]], now_ms);",
         "                    logged := logged;",
     ),
 }
@@ -260,7 +260,7 @@ for name, (sentence, *line) in IN_SERIES.items():
 # A claim looks at the lease before it looks for jobs, and once more before it starts runs.
 a_lease_lives_at_its_end = planted_lines(
     ("claim", "l.expires_at > looked AND NOT", "l.expires_at >= looked AND NOT"),
-    ("claim", "IF at >= ends THEN", "IF at > ends THEN"),
+    ("claim", "IF at >= p.ends THEN", "IF at > p.ends THEN"),
 )
 add(
     Mutant(

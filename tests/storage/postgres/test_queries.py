@@ -41,6 +41,16 @@ def test_no_two_migrations_have_the_same_number() -> None:
     assert sorted(set(numbers)) == numbers
 
 
+def test_no_function_has_more_than_60_lines() -> None:
+    texts = "\n".join(function_files().values())
+    found = re.findall(
+        r"^CREATE OR REPLACE FUNCTION (\w+)(.*?\$\$.*?\$\$;)$", texts, re.MULTILINE | re.DOTALL
+    )
+
+    assert len(found) == texts.count("\nCREATE OR REPLACE FUNCTION")
+    assert [] == [name for name, text in found if text.count("\n") >= 60]
+
+
 def test_every_placeholder_is_known() -> None:
     mine = Queries("dibs")
     texts = [

@@ -31,11 +31,8 @@ from tests.storage.postgres.jobs import asked, done
 TIMES = {"run_at": 0, "enqueued_at": 0, "first": 0, "revision": 0}
 
 BROKEN_ADMIT = """
-CREATE OR REPLACE FUNCTION admit(
-    qu queues, now_ms bigint, r request, room bigint,
-    OUT status text, OUT was text, OUT first bigint, OUT revision bigint, OUT logged text[], OUT over boolean,
-    OUT before ended, OUT left_room bigint
-) LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'admit is broken'; END $$
+CREATE OR REPLACE FUNCTION admit(qu queues, now_ms bigint, r request, room bigint) RETURNS admission
+LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'admit is broken'; END $$
 """
 
 

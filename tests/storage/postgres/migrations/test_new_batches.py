@@ -122,7 +122,10 @@ async def test_the_new_jobs_of_a_mixed_batch_take_the_set_based_path(
     await storage.enqueue("q", [asked("b")])
     connection = await connect()
     await connection.execute(
-        BROKEN_ADMIT.replace("RAISE EXCEPTION 'admit is broken'", "status := r.id; logged := '{}'")
+        BROKEN_ADMIT.replace(
+            "RAISE EXCEPTION 'admit is broken'",
+            "RETURN (r.id, '', 0, 0, '{}', NULL, false, '', NULL, NULL)::admission",
+        )
     )
     await connection.commit()
 

@@ -12,14 +12,14 @@ DECLARE
     wanted text;
 BEGIN
     SELECT * INTO qu FROM queues WHERE name = queue;
-    PERFORM lock_ids(qu, ids);
+    PERFORM lock_ids(qu.q, ids);
     FOREACH wanted IN ARRAY ids LOOP
         answer := cancel_one(qu, now_ms, wanted, running);
         statuses := statuses || answer.status;
         logged := logged || answer.logged;
     END LOOP;
     IF 'cancelled' = ANY (statuses) OR cardinality(logged) > 0 THEN
-        PERFORM append_log(qu, now_ms, logged);
+        PERFORM append_log(qu.q, now_ms, logged);
         PERFORM notify_waits(qu, false, cardinality(logged) > 0, ids);
     END IF;
     RETURN statuses;
@@ -89,7 +89,6 @@ DECLARE
     now_ms bigint := tick(manual);
     j live;
     o ended;
-    s successor;
     asks text[] := ARRAY(SELECT json_object_keys(patch));
     given jsonb := (patch -> 'retention')::jsonb;
     size bigint := 0;
@@ -97,7 +96,7 @@ BEGIN
     SELECT * INTO qu FROM queues WHERE name = queue;
     LOOP
         SELECT * INTO j FROM live WHERE q = qu.q AND id = wanted FOR UPDATE;
-        EXIT WHEN FOUND OR qu.q IS NULL OR hold_absent(qu, wanted);
+        EXIT WHEN FOUND OR qu.q IS NULL OR hold_absent(qu.q, wanted);
     END LOOP;
     SELECT * INTO o FROM ended
     WHERE q = qu.q AND id = wanted AND (expires_at IS NULL OR expires_at > now_ms) FOR UPDATE;
@@ -106,27 +105,47 @@ BEGIN
     ELSIF j.fence IS NOT NULL AND asks && '{payload,when,priority,overrides}' THEN
         RETURN 'active';
     END IF;
-    s := j.next;
     IF 'attributes' = ANY (asks) THEN
         IF j.id IS NULL THEN
             o.attributes := merged(o.attributes, patch -> 'attributes');
-            size := size_of(o.attributes);
         ELSE
-            j.attributes := merged(j.attributes, patch -> 'attributes');
-            size := size_of(j.attributes);
+            j := add_attributes(j, patch -> 'attributes');
         END IF;
-        IF s.seq > 0 THEN
-            s.attributes := merged(s.attributes, patch -> 'attributes');
-            size := greatest(size, size_of(s.attributes));
-        END IF;
+        size := greatest(size_of(coalesce(j.attributes, o.attributes)), size_of((j.next).attributes));
         IF size > most THEN
             RETURN size;
         END IF;
     END IF;
+    IF j.id IS NOT NULL THEN
+        j := amend_live(j, patch, new_payload, now_ms);
+    END IF;
+    IF o.id IS NOT NULL AND (j.id IS NULL OR given ? o.kind) THEN
+        UPDATE ended SET
+            attributes = o.attributes,
+            expires_at = CASE WHEN given ? kind THEN now_ms + (given ->> kind)::bigint ELSE expires_at END
+        WHERE q = o.q AND id = o.id;
+    END IF;
+    IF qu.log_level = 'all' THEN
+        PERFORM append_log(qu.q, now_ms, ARRAY[CASE WHEN j.id IS NULL THEN queue_event('amended', wanted, now_ms)
+                                       ELSE note_event('amended', j, now_ms) END]);
+    END IF;
+    PERFORM notify_waits(qu, asks && '{when,priority}', qu.log_level = 'all', NULL);
+    RETURN 'amended';
+END $$;
+
+-- amend_live(job, patch, payload, now) -> the row of a locked job after amend(). A successor that makes a job gets the
+-- attributes, which `job` has already, and the retention.
+CREATE OR REPLACE FUNCTION amend_live(j live, patch json, new_payload bytea, now_ms bigint) RETURNS live LANGUAGE plpgsql AS $$
+DECLARE
+    s successor := j.next;
+    asks text[] := ARRAY(SELECT json_object_keys(patch));
+    moves boolean := asks && '{when,priority}';
+    given jsonb := (patch -> 'retention')::jsonb;
+BEGIN
     IF s.seq > 0 AND 'retention' = ANY (asks) THEN
         s.retention := given;
     END IF;
-    IF j.key IS NOT NULL AND asks && '{when,priority}' THEN
+    IF j.key IS NOT NULL AND moves THEN
         PERFORM free_key(j);
     END IF;
     UPDATE live SET
@@ -137,24 +156,13 @@ BEGIN
         run_at = CASE WHEN 'when' = ANY (asks) THEN start_time((patch ->> 'when')::bigint, now_ms)
                  ELSE run_at END,
         overrides = CASE WHEN 'overrides' = ANY (asks) THEN merged(overrides, patch -> 'overrides') ELSE overrides END,
-        state = CASE WHEN state = 'k' AND asks && '{when,priority}' THEN 'w' ELSE state END,
+        state = CASE WHEN state = 'k' AND moves THEN 'w' ELSE state END,
         next = CASE WHEN s.revision IS NULL THEN NULL ELSE s END
     WHERE q = j.q AND id = j.id RETURNING * INTO j;
-    IF asks && '{when,priority}' THEN
+    IF moves THEN
         PERFORM note_start(j.q, j.priority, j.run_at, j.seq);
     END IF;
-    IF o.id IS NOT NULL AND (j.id IS NULL OR given ? o.kind) THEN
-        UPDATE ended SET
-            attributes = o.attributes,
-            expires_at = CASE WHEN given ? kind THEN now_ms + (given ->> kind)::bigint ELSE expires_at END
-        WHERE q = o.q AND id = o.id;
-    END IF;
-    IF qu.log_level = 'all' THEN
-        PERFORM append_log(qu, now_ms, ARRAY[CASE WHEN j.id IS NULL THEN queue_event('amended', wanted, now_ms)
-                                       ELSE note_event('amended', j, now_ms) END]);
-    END IF;
-    PERFORM notify_waits(qu, asks && '{when,priority}', qu.log_level = 'all', NULL);
-    RETURN 'amended';
+    RETURN j;
 END $$;
 
 -- merged(old, patch) -> the object `old`, with the top-level keys of the patch replaced or added.
@@ -170,9 +178,9 @@ CREATE OR REPLACE FUNCTION size_of(attributes json) RETURNS bigint LANGUAGE sql 
     SELECT coalesce(sum(octet_length(key) + octet_length(value::text)), 0) FROM json_each(attributes)
 $$;
 
--- retry_failed(queue, ids, delay, now) -> statuses in the order of the ids. Removes the failed outcome and makes the job
--- wait, due after the delay, with counts 0, a new revision, and the key and the memo of the outcome. It holds each id
--- before it reads the outcome.
+-- retry_failed(queue, ids, delay, now) -> statuses in the order of the ids. Removes the failed outcome and makes the
+-- job wait, due after the delay, with counts 0, a new revision, and the key and the memo of the outcome. It holds each
+-- id before it reads the outcome.
 CREATE OR REPLACE FUNCTION retry_failed(queue text, ids text[], delay bigint, manual bigint) RETURNS text[]
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE
@@ -187,7 +195,7 @@ BEGIN
     SELECT * INTO qu FROM queues WHERE name = queue;
     PERFORM pg_current_xact_id();
     FOREACH wanted IN ARRAY ids LOOP
-        IF qu.q IS NOT NULL AND NOT hold_absent(qu, wanted) THEN
+        IF qu.q IS NOT NULL AND NOT hold_absent(qu.q, wanted) THEN
             statuses := statuses || 'live'::text;
             CONTINUE;
         END IF;
@@ -199,7 +207,7 @@ BEGIN
             CONTINUE;
         END IF;
         PERFORM begin_live(
-            qu, (o.id, o.payload, o.priority, o.attributes, o.overrides, o.retention, now_ms + delay, 0, o.key)::request,
+            qu.q, (o.id, o.payload, o.priority, o.attributes, o.overrides, o.retention, now_ms + delay, 0, o.key)::request,
             now_ms, o.origin);
         UPDATE live SET dropped = o.dropped, memo = o.memo WHERE q = o.q AND id = o.id RETURNING * INTO j;
         IF qu.has_output THEN
@@ -212,7 +220,7 @@ BEGIN
         END IF;
     END LOOP;
     IF 'queued' = ANY (statuses) THEN
-        PERFORM append_log(qu, now_ms, logged);
+        PERFORM append_log(qu.q, now_ms, logged);
         PERFORM notify_waits(qu, true, cardinality(logged) > 0, NULL);
     END IF;
     RETURN statuses;
@@ -234,12 +242,12 @@ DECLARE
     i integer := 0;
 BEGIN
     SELECT * INTO qu FROM queues WHERE name = queue;
-    PERFORM lock_ids(qu, ids);
+    PERFORM lock_ids(qu.q, ids);
     FOREACH wanted IN ARRAY ids LOOP
         i := i + 1;
         LOOP
             DELETE FROM live WHERE q = qu.q AND id = wanted RETURNING * INTO j;
-            EXIT WHEN FOUND OR qu.q IS NULL OR hold_absent(qu, wanted);
+            EXIT WHEN FOUND OR qu.q IS NULL OR hold_absent(qu.q, wanted);
         END LOOP;
         DELETE FROM ended WHERE q = qu.q AND id = wanted RETURNING * INTO o;
         known[i] := j.id IS NOT NULL
@@ -257,7 +265,7 @@ BEGIN
             logged := logged || queue_event('forgotten', wanted, now_ms);
         END IF;
     END LOOP;
-    PERFORM append_log(qu, now_ms, logged);
+    PERFORM append_log(qu.q, now_ms, logged);
     PERFORM notify_waits(qu, true, cardinality(logged) > 0, ids);
     RETURN known;
 END $$;

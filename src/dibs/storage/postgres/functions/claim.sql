@@ -4,13 +4,11 @@
 -- then a row without jobs. `step` is the position of the queue, from 1. The last row has the time of the claim, the
 -- holder of the lease, and next_due (the time of the next scheduled job). Its `lost` is true if the lease is unknown,
 -- expired or dropped; then no job is claimed. A queue with the limit 0 gets the time only. One statement starts the
--- jobs of all queues without limits. Queues with limits and paused queues are left to
--- claim_limited(). The row of the lease is locked FOR KEY SHARE, so that reap() and drop_lease(), which lock it FOR
--- UPDATE, run before or after this claim. `looked` is the time by which a job is due, and the answer has it as now: a
--- job that falls due during the claim may have been passed. The time of the runs is read again while their rows are
--- locked: a claim that read it before could give a job whose run ended since a `claimed_at` before that end. Each row of
--- jobs has its claimed_at as `now_ms`. drop_lease() and reap() read the time again in the same way. The bounds in
--- `claims` are a little too wide: a row that another transaction moved may come back out of order.
+-- jobs of all queues without limits. Queues with limits and paused queues are left to claim_limited(). `looked` is the
+-- time by which a job is due, and the answer has it as now: a job that falls due during the claim may have been passed.
+-- The time of the runs is read again while their rows are locked: a claim that read it before could give a job whose
+-- run ended since a `claimed_at` before that end. Each row of jobs has its claimed_at as `now_ms`. drop_lease() and
+-- reap() read the time again in the same way.
 CREATE OR REPLACE FUNCTION claim(names text[], limits integer[], under uuid, manual bigint) RETURNS TABLE (
     step integer, lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint,
     fences bigint[], spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[],
@@ -19,23 +17,69 @@ CREATE OR REPLACE FUNCTION claim(names text[], limits integer[], under uuid, man
 #variable_conflict use_column
 DECLARE
     looked bigint := tick(manual);
-    at bigint := looked;
-    -- The time at which the first lease expires.
-    ends bigint;
-    -- The number of the queue of each step; NULL if it has no part in the common claim.
-    qs integer[];
-    named text;
-    logs boolean := false;
+    at bigint;
+    p record := pick_due(names, limits, under, looked);
+    -- The jobs of one row of the answer. An array has at most 1 GB.
+    size integer;
+    logged record;
+    i integer;
+BEGIN
+    IF cardinality(p.picked) > 0 THEN
+        at := tick(manual);
+        IF at >= p.ends THEN
+            -- The lease has expired since `looked`, so it can no longer start runs.
+            RETURN QUERY SELECT * FROM claim(names, limits, under, manual);
+            RETURN;
+        END IF;
+        IF p.logs THEN
+            SELECT * INTO logged FROM logged_runs(p.picked);
+        END IF;
+        size := CASE WHEN p.bytes < 100000000 THEN cardinality(p.picked) ELSE 8 END;
+        FOR i IN 1 .. cardinality(p.picked) BY size LOOP
+            RETURN QUERY
+            WITH taken AS (
+                UPDATE live l SET
+                    state = 'w', lease = under, fence = nextval('numbers'), holder = p.named, claimed_at = at,
+                    attempts = attempts + 1, busy_key = key
+                WHERE ctid = ANY (p.picked[i:i + size - 1])
+                RETURNING l.q, {started}
+            )
+            SELECT array_position(p.qs, t.q), NULL::boolean, at, NULL::bigint, NULL::text, NULL::bigint, {arrays}
+            FROM (SELECT * FROM taken ORDER BY taken.q, taken.priority DESC, taken.run_at, taken.seq) t
+            GROUP BY t.q, t.priority ORDER BY t.q, t.priority DESC;
+        END LOOP;
+        IF p.logs THEN
+            PERFORM log_claims(logged.qs, logged.ids, at);
+        END IF;
+    END IF;
+    FOR i IN 1 .. cardinality(names) LOOP
+        IF p.qs[i] IS NULL AND limits[i] > 0 THEN
+            RETURN QUERY SELECT i, c.* FROM claim_limited(names[i], under, limits[i], manual) c;
+        ELSE
+            step := i;
+            lost := false;
+            now_ms := looked;
+            next_due := p.dues[i];
+            holder := CASE WHEN p.qs[i] IS NOT NULL THEN p.named END;
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
+-- pick_due(queues, limits, lease, now) -> the due jobs that claim() starts in all queues without limits, locked, and
+-- their size in bytes. `qs` has the number of the queue of each step, NULL if it has no part in the common claim, and
+-- `dues` its next scheduled job. `named` is the holder of the lease, and `ends` the time at which it expires. `logs` is
+-- true if one of the queues logs claims. The row of the lease is locked FOR KEY SHARE, so that reap() and drop_lease(),
+-- which lock it FOR UPDATE, run before or after this claim. The bounds in `claims` are a little too wide: a row that
+-- another transaction moved may come back out of order.
+CREATE OR REPLACE FUNCTION pick_due(
+    names text[], limits integer[], under uuid, looked bigint,
+    OUT picked tid[], OUT bytes bigint, OUT qs integer[], OUT dues bigint[], OUT named text, OUT ends bigint, OUT logs boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
     w record;
     room bigint;
     batch record;
-    picked tid[] := '{}';
-    bytes bigint := 0;
-    dues bigint[];
-    -- The jobs of one row of the answer. An array has at most 1 GB.
-    size integer;
-    i integer;
-    place integer;
 BEGIN
     FOR place IN 1 .. cardinality(names) LOOP
         CONTINUE WHEN limits[place] = 0;
@@ -58,21 +102,21 @@ BEGIN
             IF room > 0 THEN
                 -- Lock the rows in a separate statement. In one statement with the UPDATE, the planner may run the
                 -- locking query twice.
-                SELECT array_agg(x.spot) AS spots, count(*) AS jobs, sum(x.bytes) AS bytes, min(x.run_at) AS first_run_at,
-                       min(x.seq) AS first_seq, max(x.run_at) AS last_run_at, max(x.seq) AS last_seq
+                SELECT array_agg(x.spot) AS spots, sum(x.bytes) AS bytes, min(x.run_at) AS first_run_at, min(x.seq) AS first_seq,
+                       max(x.run_at) AS last_run_at, max(x.seq) AS last_seq
                 INTO batch FROM (
                     SELECT l.ctid AS spot, l.run_at, l.seq,
                            octet_length(l.payload) + coalesce(octet_length(l.memo), 0) AS bytes FROM live l
                     WHERE l.q = qs[place] AND l.state = 'w' AND l.priority = w.priority AND l.run_at <= looked
                       AND (l.run_at, l.seq) >= (w.run_at, w.seq) AND l.fence IS NULL
                     ORDER BY l.run_at, l.seq LIMIT room FOR UPDATE SKIP LOCKED) x;
-                IF batch.jobs > 0 THEN
+                IF batch.spots IS NOT NULL THEN
                     INSERT INTO claims VALUES (
                         qs[place], under, nextval('numbers'), w.priority, batch.first_run_at, batch.first_seq,
                         batch.last_run_at, batch.last_seq);
                     picked := picked || batch.spots;
-                    bytes := bytes + batch.bytes;
-                    room := room - batch.jobs;
+                    bytes := coalesce(bytes, 0) + batch.bytes;
+                    room := room - cardinality(batch.spots);
                 END IF;
             END IF;
             dues[place] := least(dues[place], (
@@ -83,51 +127,16 @@ BEGIN
             w := next_line(qs[place], w.priority);
         END LOOP;
     END LOOP;
-    IF cardinality(picked) > 0 THEN
-        at := tick(manual);
-        IF at >= ends THEN
-            -- The lease has expired since `looked`, so it can no longer start runs.
-            RETURN QUERY SELECT * FROM claim(names, limits, under, manual);
-            RETURN;
-        END IF;
-        size := CASE WHEN bytes < 100000000 THEN cardinality(picked) ELSE 8 END;
-        FOR i IN 1 .. cardinality(picked) BY size LOOP
-            IF logs THEN
-                SELECT * INTO batch FROM logged_runs(picked[i:i + size - 1]);
-            END IF;
-            RETURN QUERY
-            WITH taken AS (
-                UPDATE live l SET
-                    state = 'w', lease = under, fence = nextval('numbers'), holder = named, claimed_at = at,
-                    attempts = attempts + 1, busy_key = key
-                WHERE ctid = ANY (picked[i:i + size - 1])
-                RETURNING l.q, {started}
-            )
-            SELECT array_position(qs, t.q), NULL::boolean, at, NULL::bigint, NULL::text, NULL::bigint, {arrays}
-            FROM (SELECT * FROM taken ORDER BY taken.q, taken.priority DESC, taken.run_at, taken.seq) t
-            GROUP BY t.q, t.priority ORDER BY t.q, t.priority DESC;
-            IF logs THEN
-                PERFORM log_claims(batch.qs, batch.ids, at);
-            END IF;
-        END LOOP;
-    END IF;
-    FOR i IN 1 .. cardinality(names) LOOP
-        IF qs[i] IS NULL AND limits[i] > 0 THEN
-            RETURN QUERY SELECT i, c.* FROM claim_limited(names[i], under, limits[i], manual) c;
-        ELSE
-            step := i;
-            lost := false;
-            now_ms := looked;
-            next_due := dues[i];
-            holder := CASE WHEN qs[i] IS NOT NULL THEN named END;
-            RETURN NEXT;
-        END IF;
-    END LOOP;
 END $$;
 
 -- is_limited(queue) -> true if claims of the queue have limits, or if a limit has held jobs back.
 CREATE OR REPLACE FUNCTION is_limited(qu queues) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT qu.has_held_back OR num_nonnulls(qu.max_active, qu.per_key, (qu.rate).starts, (qu.key_rate).starts) > 0
+$$;
+
+-- limits_keys(queue) -> true if the queue has a limit by key.
+CREATE OR REPLACE FUNCTION limits_keys(qu queues) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT num_nonnulls(qu.per_key, (qu.key_rate).starts) > 0
 $$;
 
 -- logged_runs(rows) -> the queues and ids of the jobs in queues that log claims, in the order of claims.
@@ -140,7 +149,7 @@ $$;
 -- log_claims(queues, ids, now): log that the jobs of logged_runs() have started.
 CREATE OR REPLACE FUNCTION log_claims(qs integer[], ids text[], now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM append_log(k, now_ms, notes_of(k, 'claimed', ARRAY(
+    PERFORM append_log(k.q, now_ms, notes_of(k.q, 'claimed', ARRAY(
         SELECT u.id FROM unnest(qs, ids) AS u (q, id) WHERE u.q = k.q), now_ms))
     FROM queues k WHERE k.q = ANY (qs);
 END $$;

@@ -18,8 +18,8 @@
 -- claim_limited(queue, lease, most, now) -> the rows of claim() for a queue that is paused, has max_active, limits by
 -- key or rate, or jobs that such limits hold back. One such claim runs at a time. A concurrent settle can only lower
 -- the counts of runs. The time is read again under the lock, so that the starts of two claims have the order of their
--- times. `looked` is the time by which jobs are due, and `moment` the time of runs, as in claim(). The last row has the
--- number of jobs that the claim held back, at most 10,000 a call.
+-- times. `now_ms` is the time by which jobs are due, and `moment` the time of runs, as in claim(). `size` is the number
+-- of jobs to read next. The last row has the number of jobs that the claim held back, at most 10,000 a call.
 CREATE OR REPLACE FUNCTION claim_limited(queue text, under uuid, most integer, manual bigint) RETURNS TABLE (
     lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint, fences bigint[],
     spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[], tries integer[],
@@ -28,33 +28,69 @@ CREATE OR REPLACE FUNCTION claim_limited(queue text, under uuid, most integer, m
 #variable_conflict use_column
 DECLARE
     qu queues;
-    keyed boolean;
     room bigint;
-    started integer := 0;
+    started boolean := false;
     ends bigint;
-    looked bigint;
     moment bigint;
-    put_away bigint := 0;
-    i integer;
     w record;
-    -- The place of the last job that was read, and the number of jobs to read next.
-    at bigint;
-    after bigint;
     size integer;
     step record;
-    picked tid[];
-    keys text[];
     shut text[] := '{}';
-    names text[];
 BEGIN
     SELECT * INTO qu FROM queues WHERE name = queue FOR NO KEY UPDATE;
-    looked := tick(manual);
-    now_ms := looked;
-    SELECT l.holder, l.expires_at INTO holder, ends FROM leases l
-    WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE;
-    lost := NOT FOUND;
+    now_ms := tick(manual);
+    SELECT b.named, b.ends, b.room INTO holder, ends, room FROM begin_limited(qu, under, now_ms, most) b;
+    lost := ends IS NULL;
     IF lost OR qu.paused THEN
         RETURN NEXT;
+        RETURN;
+    END IF;
+    size := least(2000, room + 20);
+    held_back := 0;
+    w := next_line(qu.q, 32767);
+    WHILE w.priority IS NOT NULL AND room > 0 LOOP
+        step := pick_admitted(qu, now_ms, w.priority, room, size, shut, w.run_at, w.seq - 1);
+        IF cardinality(step.picked) > 0 THEN
+            -- A run that ended since the first tick() may have made the room; then the lease may have expired, too.
+            moment := tick(manual);
+            EXIT WHEN moment >= ends;
+            RETURN QUERY
+            SELECT NULL::boolean, moment, NULL::bigint, NULL::text, NULL::bigint, s.*
+            FROM start_limited(qu, under, claim_limited.holder, moment, w.priority, step.picked) s;
+            room := room - cardinality(step.picked);
+            started := true;
+        END IF;
+        IF limits_keys(qu) THEN
+            SELECT p.held_back, p.shut INTO held_back, shut
+            FROM pass_over(qu, now_ms, moment, step.keys, step.passed, step.passed_keys, step.all_locked, held_back, shut) p;
+            IF step.seen = size THEN
+                size := least(2000, size * 4);
+                w.run_at := step.at;
+                w.seq := step.after + 1;
+                CONTINUE;
+            END IF;
+        END IF;
+        w := next_line(qu.q, w.priority);
+    END LOOP;
+    lost := coalesce(NOT started AND moment >= ends, false);
+    IF lost THEN
+        now_ms := moment;
+        holder := NULL;
+    END IF;
+    next_due := (limited_ahead(qu, now_ms, false)).next_due;
+    RETURN NEXT;
+END $$;
+
+-- begin_limited(queue, lease, now, most) -> the holder of the lease and the time at which it expires, NULL for a lost
+-- lease, and the number of jobs that a claim of `most` jobs may start by max_active and the rate of the queue. First
+-- charges the costs of settlements, and brings back jobs of keys that have opened. Does nothing for a paused queue.
+CREATE OR REPLACE FUNCTION begin_limited(
+    qu queues, under uuid, now_ms bigint, most integer, OUT named text, OUT ends bigint, OUT room bigint
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT l.holder, l.expires_at INTO named, ends FROM leases l
+    WHERE l.lease = under AND l.q = qu.q AND l.expires_at > now_ms AND NOT l.dropped FOR KEY SHARE;
+    IF NOT FOUND OR qu.paused THEN
         RETURN;
     END IF;
     IF qu.log_level = 'all' THEN
@@ -66,94 +102,73 @@ BEGIN
     IF (qu.rate).starts IS NOT NULL OR (qu.key_rate).starts IS NOT NULL THEN
         PERFORM charge_costs(qu);
     END IF;
-    room := least(most, claim_room(qu, looked));
-    keyed := qu.per_key IS NOT NULL OR (qu.key_rate).starts IS NOT NULL;
-    IF keyed THEN
-        PERFORM reopen_freed(qu, looked);
+    IF limits_keys(qu) THEN
+        PERFORM reopen_freed(qu, now_ms);
     ELSIF qu.has_held_back THEN
         PERFORM bring_all(qu, most + 1000);
     END IF;
-    size := least(2000, room + 20);
-    w := next_line(qu.q, 32767);
-    WHILE w.priority IS NOT NULL AND room > 0 LOOP
-        IF keyed THEN
-            step := pick_admitted(qu, looked, w.priority, room, size, shut, coalesce(at, w.run_at), coalesce(after, w.seq - 1));
-            SELECT l.picked, l.keys INTO picked, keys FROM lock_unchanged(step.picked, step.keys) l;
-        ELSE
-            picked := ARRAY(
-                SELECT ctid FROM live
-                WHERE q = qu.q AND state = 'w' AND priority = w.priority AND run_at <= looked
-                  AND (run_at, seq) >= (w.run_at, w.seq) AND fence IS NULL
-                ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED);
-        END IF;
-        IF cardinality(picked) > 0 THEN
-            -- A run that ended since the claim read the time may have made the room. The new run begins after its end.
-            moment := tick(manual);
-            IF moment >= ends THEN
-                -- The lease has expired since the first look, so it can no longer start runs.
-                EXIT WHEN started > 0;
-                lost := true;
-                now_ms := moment;
-                holder := NULL;
-                RETURN NEXT;
-                RETURN;
-            END IF;
-            INSERT INTO claims
-            SELECT qu.q, under, nextval('numbers'), w.priority, min(run_at), min(seq), max(run_at), max(seq)
-            FROM live WHERE ctid = ANY (picked);
-            IF keyed AND cardinality(picked) > 100 THEN
-                picked := ARRAY(SELECT ctid FROM live WHERE ctid = ANY (picked) ORDER BY run_at, seq);
-            END IF;
-            IF qu.log_level = 'all' THEN
-                SELECT l.ids INTO names FROM logged_runs(picked) l;
-            END IF;
-            FOR i IN 1 .. cardinality(picked) BY 100 LOOP
-                RETURN QUERY
-                WITH taken AS (
-                    UPDATE live l SET
-                        state = 'w', lease = under, fence = nextval('numbers'), holder = claim_limited.holder,
-                        claimed_at = moment, attempts = attempts + 1, busy_key = key
-                    WHERE ctid = ANY (picked[i:i + 99])
-                    RETURNING {started}
-                )
-                SELECT NULL::boolean, moment, NULL::bigint, NULL::text, NULL::bigint, {arrays}
-                FROM (SELECT * FROM taken ORDER BY taken.run_at, taken.seq) t GROUP BY t.priority;
-            END LOOP;
-            IF qu.log_level = 'all' THEN
-                PERFORM append_log(qu, moment, notes_of(qu, 'claimed', names, moment));
-            END IF;
-            room := room - cardinality(picked);
-            started := started + cardinality(picked);
-        END IF;
-        IF keyed THEN
-            IF (qu.key_rate).starts IS NOT NULL THEN
-                PERFORM charge(qu.q, qu.key_rate, moment, keys);
-            END IF;
-            -- If an admitted job was locked, its key is not closed, so none is held back.
-            IF put_away < 10000 AND cardinality(picked) = cardinality(step.picked) THEN
-                put_away := put_away + hold_back(qu, step.passed);
-            ELSE
-                shut := (shut || step.passed_keys)[:100];
-            END IF;
-            PERFORM reopen(qu, looked, array_remove(keys || step.passed_keys, NULL));
-            at := step.at;
-            after := step.after;
-            IF step.seen = size THEN
-                size := least(2000, size * 4);
-                CONTINUE;
-            END IF;
-            at := NULL;
-            after := NULL;
-        END IF;
-        EXIT WHEN w.below IS NULL;
-        w := next_line(qu.q, w.priority);
-    END LOOP;
-    IF started > 0 AND (qu.rate).starts IS NOT NULL THEN
-        PERFORM charge(qu.q, qu.rate, moment, array_fill(''::text, ARRAY[started]));
+    room := least(most, claim_room(qu, now_ms));
+END $$;
+
+-- start_limited(queue, lease, holder, now, priority, rows) -> rows of the arrays of claim() with the jobs in these
+-- locked rows, whose runs begin now. Charges the rate of the queue.
+CREATE OR REPLACE FUNCTION start_limited(
+    qu queues, under uuid, named text, moment bigint, level smallint, picked tid[]
+) RETURNS TABLE (
+    priority smallint, fences bigint[], spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[],
+    seqs bigint[], tries integer[], memos bytea[], rests text[]
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    names text[];
+    i integer;
+BEGIN
+    INSERT INTO claims
+    SELECT qu.q, under, nextval('numbers'), level, min(run_at), min(seq), max(run_at), max(seq)
+    FROM live WHERE ctid = ANY (picked);
+    IF limits_keys(qu) AND cardinality(picked) > 100 THEN
+        picked := ARRAY(SELECT ctid FROM live WHERE ctid = ANY (picked) ORDER BY run_at, seq);
     END IF;
-    next_due := (limited_ahead(qu, looked, false)).next_due;
-    held_back := put_away;
-    RETURN NEXT;
+    IF qu.log_level = 'all' THEN
+        names := (logged_runs(picked)).ids;
+    END IF;
+    FOR i IN 1 .. cardinality(picked) BY 100 LOOP
+        RETURN QUERY
+        WITH taken AS (
+            UPDATE live l SET
+                state = 'w', lease = under, fence = nextval('numbers'), holder = named, claimed_at = moment,
+                attempts = attempts + 1, busy_key = key
+            WHERE ctid = ANY (picked[i:i + 99])
+            RETURNING {started}
+        )
+        SELECT {arrays} FROM (SELECT * FROM taken ORDER BY taken.run_at, taken.seq) t GROUP BY t.priority;
+    END LOOP;
+    IF qu.log_level = 'all' THEN
+        PERFORM append_log(qu.q, moment, notes_of(qu.q, 'claimed', names, moment));
+    END IF;
+    IF (qu.rate).starts IS NOT NULL THEN
+        PERFORM charge(qu.q, qu.rate, moment, array_fill(''::text, ARRAY[cardinality(picked)]));
+    END IF;
+END $$;
+
+-- pass_over(queue, looked, moment, answer of pick_admitted(), held_back, shut): charge the keys of the started jobs,
+-- hold back the jobs that were passed over, and bring back the first job of each key that is still open. `held_back`
+-- counts the jobs that this claim has held back, and `shut` has the closed keys whose jobs stay in the line.
+CREATE OR REPLACE FUNCTION pass_over(
+    qu queues, looked bigint, moment bigint, keys text[], passed tid[], passed_keys text[], all_locked boolean,
+    INOUT held_back bigint, INOUT shut text[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    IF (qu.key_rate).starts IS NOT NULL THEN
+        PERFORM charge(qu.q, qu.key_rate, moment, keys);
+    END IF;
+    -- If an admitted job was locked, its key is not closed, so none is held back.
+    IF held_back < 10000 AND all_locked THEN
+        held_back := held_back + hold_back(qu, passed);
+    ELSE
+        shut := (shut || passed_keys)[:100];
+    END IF;
+    PERFORM reopen(qu, looked, array_remove(keys || passed_keys, NULL));
 END $$;
 
 -- claim_room(queue, now) -> the number of runs that max_active and the rate of the queue allow now; NULL for any
@@ -181,17 +196,26 @@ RETURNS TABLE (key text, room bigint, is_full boolean) LANGUAGE sql STABLE AS $$
     LEFT JOIN clocks c ON c.q = qu.q AND c.key = k.key
 $$;
 
--- pick_admitted(queue, now, priority, at, after, room, most, shut) -> the jobs to claim and to hold back, among the
+-- pick_admitted(queue, now, priority, room, most, shut, at, after) -> the jobs to claim and to hold back, among the
 -- next `most` due jobs of a priority in the line behind the place (at, after), and the place of the last of them.
 -- `shut` has keys to leave out. For each open key, the jobs held back up to that place are in turn, too. `picked` and
--- `keys` have at most `room` admitted jobs and their keys, in order. `passed` has the jobs of closed keys before the
--- last of them.
+-- `keys` have at most `room` admitted jobs and their keys, in order, and locked. `passed` has the jobs of closed keys
+-- before the last of them. `all_locked` is false if another call has locked or changed an admitted job. Without limits
+-- by key, it returns `picked` alone.
 CREATE OR REPLACE FUNCTION pick_admitted(
     qu queues, now_ms bigint, level smallint, room bigint, most integer, shut text[],
     INOUT at bigint, INOUT after bigint, OUT seen bigint, OUT picked tid[], OUT keys text[], OUT passed tid[],
-    OUT passed_keys text[]
+    OUT passed_keys text[], OUT all_locked boolean
 ) LANGUAGE plpgsql SET enable_hashjoin = on AS $$
 BEGIN
+    IF NOT limits_keys(qu) THEN
+        picked := ARRAY(
+            SELECT ctid FROM live l
+            WHERE l.q = qu.q AND l.state = 'w' AND l.priority = level AND l.run_at <= now_ms
+              AND (l.run_at, l.seq) > (at, after) AND l.fence IS NULL
+            ORDER BY l.run_at, l.seq LIMIT room FOR UPDATE SKIP LOCKED);
+        RETURN;
+    END IF;
     WITH line AS MATERIALIZED (
         SELECT ctid AS spot, l.key, l.run_at, l.seq FROM live l
         WHERE l.q = qu.q AND l.state = 'w' AND l.priority = level AND l.run_at <= now_ms AND l.fence IS NULL
@@ -224,6 +248,9 @@ BEGIN
            (SELECT e.seen FROM edge e), (SELECT e.run_at FROM edge e), (SELECT e.seq FROM edge e)
     INTO picked, keys, passed, passed_keys, seen, at, after
     FROM placed p WHERE p.place <= pick_admitted.room;
+    most := cardinality(picked);
+    SELECT l.picked, l.keys INTO picked, keys FROM lock_unchanged(picked, keys) l;
+    all_locked := most = cardinality(picked);
 END $$;
 
 -- lock_unchanged(picked, keys) -> those of the jobs that no other call has locked or changed, and their keys. A job
@@ -290,7 +317,7 @@ $$;
 CREATE OR REPLACE FUNCTION limited_ahead(qu queues, now_ms bigint, exact boolean, OUT due boolean, OUT next_due bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
-    keyed boolean := qu.per_key IS NOT NULL OR (qu.key_rate).starts IS NOT NULL;
+    keyed boolean := limits_keys(qu);
     queue_opens bigint;
 BEGIN
     SELECT l.due, l.next_due INTO due, next_due FROM line_ahead(qu, now_ms) l;

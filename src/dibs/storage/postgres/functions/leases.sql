@@ -120,7 +120,7 @@ BEGIN
         END IF;
         RETURN NEXT;
     END LOOP;
-    PERFORM append_log(qu, now_ms, logged);
+    PERFORM append_log(qu.q, now_ms, logged);
     PERFORM notify_waits(qu, true, cardinality(logged) > 0, ends);
 END $$;
 

@@ -28,8 +28,8 @@ CREATE OR REPLACE FUNCTION charge(queue integer, r start_rate, now_ms bigint, ke
         opens = opening(excluded.clock + greatest(0, old.clock - now_ms * 1000), r)
 $$;
 
--- cost_charged(clock, rate, cost, at) -> the clock after a run with a cost in thousandths of a start was settled. `clock`
--- may be NULL. A clock is at most 366 days ahead.
+-- cost_charged(clock, rate, cost, at) -> the clock after a run with a cost in thousandths of a start was settled.
+-- `clock` may be NULL. A clock is at most 366 days ahead.
 CREATE OR REPLACE FUNCTION cost_charged(clock bigint, r start_rate, cost bigint, at bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN cost > 1000 THEN least(greatest(clock, at * 1000) + m.moved, at * 1000 + 31622400000000)
@@ -161,7 +161,7 @@ CREATE OR REPLACE FUNCTION prune_limits(qu queues, most integer, now_ms bigint) 
 BEGIN
     IF EXISTS (SELECT 1 FROM freed WHERE q = qu.q) THEN
         SELECT * INTO qu FROM queues WHERE q = qu.q FOR KEY SHARE;
-        IF qu.per_key IS NULL AND (qu.key_rate).starts IS NULL THEN
+        IF NOT limits_keys(qu) THEN
             DELETE FROM freed WHERE ctid = ANY (ARRAY(
                 SELECT ctid FROM freed WHERE q = qu.q LIMIT 100000 FOR UPDATE SKIP LOCKED));
         END IF;

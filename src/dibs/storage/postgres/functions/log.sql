@@ -44,14 +44,22 @@ BEGIN
     RETURN CASE WHEN back IS NULL THEN latest ELSE ((latest >> 10) - back) << 10 END;
 END $$;
 
--- append_log(queue, now, events): append one entry with these events, given as JSON texts, to the log. An empty list
--- appends none.
-CREATE OR REPLACE FUNCTION append_log(qu queues, now_ms bigint, logged text[]) RETURNS void LANGUAGE plpgsql AS $$
+-- append_entry(queue number, now, number of events, packed): append an entry to the log, unless `packed` is NULL.
+CREATE OR REPLACE FUNCTION append_entry(queue integer, now_ms bigint, size integer, packed text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF packed IS NOT NULL THEN
+        PERFORM begin_log_step();
+        INSERT INTO events VALUES (queue, nextval('numbers'), now_ms, size, packed);
+    END IF;
+END $$;
+
+-- append_log(queue number, now, events): append one entry with these events, given as JSON texts, to the log. An empty
+-- list appends none.
+CREATE OR REPLACE FUNCTION append_log(queue integer, now_ms bigint, logged text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF cardinality(logged) > 0 THEN
-        PERFORM begin_log_step();
-        INSERT INTO events (q, n, at, count, packed)
-        VALUES (qu.q, nextval('numbers'), now_ms, cardinality(logged), '[' || array_to_string(logged, ',') || ']');
+        PERFORM append_entry(queue, now_ms, cardinality(logged), '[' || array_to_string(logged, ',') || ']');
     END IF;
 END $$;
 
@@ -73,12 +81,12 @@ LANGUAGE sql STABLE AS $$
         j.first, j.revision, j.enqueues, NULL)::text
 $$;
 
--- notes_of(queue, kind, ids, now) -> note_event() of some live jobs, in the order of `ids`.
-CREATE OR REPLACE FUNCTION notes_of(qu queues, kind text, ids text[], now_ms bigint) RETURNS text[]
+-- notes_of(queue number, kind, ids, now) -> note_event() of some live jobs, in the order of `ids`.
+CREATE OR REPLACE FUNCTION notes_of(queue integer, kind text, ids text[], now_ms bigint) RETURNS text[]
 LANGUAGE sql STABLE AS $$
     SELECT array_agg(note_event(kind, one.j, now_ms) ORDER BY a.place)
     FROM unnest(ids) WITH ORDINALITY AS a (id, place),
-        LATERAL (SELECT j FROM live j WHERE j.q = qu.q AND j.id = a.id OFFSET 0) one
+        LATERAL (SELECT j FROM live j WHERE j.q = queue AND j.id = a.id OFFSET 0) one
 $$;
 
 -- next_event(kind, id, successor, now, finished) -> the event of a successor that was blocked or dropped.

@@ -75,7 +75,7 @@ BEGIN
         IF before IS DISTINCT FROM after THEN
             logged := logged || queue_event('configured', '', now_ms);
         END IF;
-        PERFORM append_log(after, now_ms, logged);
+        PERFORM append_log(after.q, now_ms, logged);
     END IF;
     PERFORM notify_waits(after, true, cardinality(logged) > 0, NULL);
     RETURN after;

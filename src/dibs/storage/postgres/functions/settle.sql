@@ -1,11 +1,11 @@
 -- The verbs settle, finish and report: runs that end, are retried, released or handed off.
 
--- settle(queues, lasts, plains, now, one array per field, spots) -> a row for each step, which is the settlements of one
--- queue: its position from 1, and statuses and revisions in the order of its settlements. `statuses` NULL means that all
--- are done. A step without settlements has no row. `lasts` are the positions of the last settlements of the steps in the
--- arrays, and `plains` says that each settlement of a step is a Complete without follow-ups and retention, and that no id
--- is repeated. `spots` are the positions of the rows at the claim; NULL if the caller does not know those of a step. Also
--- under per_key, an end makes room for work.
+-- settle(queues, lasts, plains, now, one array per field, spots) -> a row for each step, which is the settlements of
+-- one queue: its position from 1, and statuses and revisions in the order of its settlements. `statuses` NULL means
+-- that all are done. A step without settlements has no row. `lasts` are the positions of the last settlements of the
+-- steps in the arrays, and `plains` says that each settlement of a step is a Complete without follow-ups and retention,
+-- and that no id is repeated. `spots` are the positions of the rows at the claim; NULL if the caller does not know
+-- those of a step. Also under per_key, an end makes room for work.
 CREATE OR REPLACE FUNCTION settle(
     names text[], lasts integer[], plains boolean[], manual bigint, ids text[], fences bigint[], kinds text[],
     results bytea[], details text[], spots tid[] DEFAULT NULL
@@ -74,8 +74,8 @@ BEGIN
     logged := '{}';
     over := false;
     SELECT * INTO j FROM live WHERE q = qu.q AND id = wanted FOR UPDATE;
-    IF j.id IS NULL THEN
-        PERFORM check_snapshot(qu, wanted);
+    IF j.id IS NULL AND has_snapshot() THEN
+        PERFORM check_snapshot(qu.q, wanted);
     END IF;
     is_leased := j.fence = under AND j.lease IS NOT NULL;
     IF j.fence IS DISTINCT FROM under THEN
@@ -141,7 +141,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    PERFORM lock_ids(qu, ids);
+    PERFORM lock_ids(qu.q, ids);
     FOR i IN 1 .. cardinality(ids) LOOP
         IF i = ANY (settled) THEN
             statuses[i] := 'done';
@@ -157,7 +157,7 @@ BEGIN
             ends := ends || ids[i];
         END IF;
     END LOOP;
-    PERFORM append_log(qu, now_ms, logged);
+    PERFORM append_log(qu.q, now_ms, logged);
     PERFORM notify_waits(qu, true, cardinality(logged) > 0 OR cardinality(settled) > 0, ends);
 END $$;
 
@@ -219,30 +219,23 @@ END $$;
 
 -- complete_all(queue, now, ids, fences, results) -> the positions, from 1, of the settlements that are done: runs that
 -- are active under the given fence and have no successor. No id is repeated. An outcome that is not kept replaces an
--- older row of `ended`, and otherwise writes none. A kept outcome has the progress of its run.
--- The rows are deleted in the order of the ids, so that two batches cannot deadlock, and without a lock before, which
--- would write 54 bytes of WAL for each. A row that another call has changed since it was found is left to settle_one(),
--- or is compared with fence and successor again. The DELETE names no column of an index: with one, Postgres may plan to
--- read the whole queue while the table is empty, see lock_ids().
--- The entry of the log is an object with the time, the holder of the first run, and the events. If the holder of a run
--- and its attempts, enqueues, run_at and first have their usual values, its event has five fields. Otherwise, or with a
--- result, it has all of them. dibs/storage/postgres/codec/event_log.py reads both. Why format() builds the events:
--- json_build_array() and concat() look up the types of their arguments for each job.
+-- older row of `ended`, and otherwise writes none. A kept outcome has the progress of its run. A transaction with an
+-- older snapshot does not see all output that it ends; it writes a row for prune(), which removes the output. The rows
+-- are deleted in the order of the ids, so that two batches cannot deadlock, and without a lock before, which would
+-- write 54 bytes of WAL for each. A row that another call has changed since it was found is left to settle_one(), or is
+-- compared with fence and successor again. The DELETE names no column of an index: with one, Postgres may plan to read
+-- the whole queue while the table is empty, see lock_ids(). The entry of the log is an object with the time, the holder
+-- of the first run, and the events. If the holder of a run and its attempts, enqueues, run_at and first have their
+-- usual values, its event is short, see completed_event().
 CREATE OR REPLACE FUNCTION complete_all(qu queues, now_ms bigint, ids text[], fences bigint[], results bytea[])
 RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     usual bigint := expiry('completed', now_ms, NULL, NULL, qu.retention);
     keeps boolean := keeps_data('completed', NULL, NULL, qu.retention);
-    -- A transaction with an older snapshot does not see all output that it ends. It leaves that to prune(), which goes by
-    -- the rows of `ended`.
-    is_blind boolean := qu.has_output AND has_snapshot();
-    -- NULL if the log keeps no results.
-    longest integer := nullif(qu.log_results, 0);
     horizon xid8 := greatest(pg_current_xact_id(), pg_snapshot_xmax(pg_current_snapshot()));
     done bigint[];
     keys text[];
     logged text;
-    common_holder text;
     hashes integer[];
 BEGIN
     WITH gone AS (
@@ -262,33 +255,26 @@ BEGIN
     ), kept AS (
         INSERT INTO ended AS old
         SELECT qu.q, g.id, 'completed', g.fence, g.first, g.revision, now_ms, g.expires, horizon,
-            CASE WHEN d.kept THEN g.result END, NULL,
-            g.enqueues, g.enqueued_at, g.run_at, g.claimed_at, g.holder,
+            CASE WHEN d.kept THEN g.result END, NULL, g.enqueues, g.enqueued_at, g.run_at, g.claimed_at, g.holder,
             g.attempts, g.retries, g.stalls, g.timeouts,
             CASE WHEN d.data THEN g.payload END, CASE WHEN d.data THEN g.priority END,
             CASE WHEN d.kept THEN g.attributes END, CASE WHEN d.data THEN g.overrides END,
             CASE WHEN d.data THEN g.retention END, g.origin, g.dropped, CASE WHEN d.data THEN g.key END,
             NULL, CASE WHEN d.kept THEN g.progress END
         FROM gone g, LATERAL (
-            SELECT x.kept, x.kept AND g.keeps AS data
-            FROM (SELECT g.expires IS NULL OR g.expires > now_ms AS kept) x) d
-        WHERE d.kept OR is_blind OR EXISTS (SELECT 1 FROM ended e WHERE e.q = qu.q AND e.id = g.id OFFSET 0)
+            SELECT x.kept, x.kept AND g.keeps AS data FROM (SELECT g.expires IS NULL OR g.expires > now_ms AS kept) x) d
+        WHERE d.kept OR qu.has_output AND has_snapshot()
+           OR EXISTS (SELECT 1 FROM ended e WHERE e.q = qu.q AND e.id = g.id OFFSET 0)
         ON CONFLICT (q, id) DO UPDATE SET {replaced}
     )
     SELECT array_agg(place), array_agg(key) FILTER (WHERE key IS NOT NULL),
            array_agg(hashtext(id)) FILTER (WHERE expires <= now_ms),
-           CASE WHEN qu.log_level <> 'off' THEN string_agg(CASE
-               WHEN (attempts, enqueues) = (1, 1) AND run_at = enqueued_at AND first = revision AND holder = shared
-                    AND coalesce(octet_length(result) > longest, true)
-               THEN format('[%s,%s,%s,%s,%s]', to_json(id), fence, enqueued_at, claimed_at, revision)
-               ELSE format(
-                   '["completed",%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,null%s]', to_json(id), now_ms, attempts, fence,
-                   enqueued_at, run_at, claimed_at, now_ms, to_json(holder), first, revision, enqueues,
-                   CASE WHEN octet_length(result) <= longest
-                        THEN ',"' || translate(encode(result, 'base64'), E'\n', '') || '"' END)
-               END, ',' ORDER BY place) END,
-           min(shared)
-    INTO done, keys, hashes, logged, common_holder FROM gone, (SELECT holder AS shared FROM gone LIMIT 1) one;
+           '{"at":' || now_ms || ',"holder":' || to_json(min(shared)) || ',"events":[' || string_agg(completed_event(
+               (attempts, enqueues) = (1, 1) AND run_at = enqueued_at AND first = revision AND holder = shared,
+               id, fence, enqueued_at, claimed_at, revision, now_ms, attempts, run_at, holder, first, enqueues,
+               CASE WHEN octet_length(result) <= nullif(qu.log_results, 0) THEN result END), ',' ORDER BY place)
+               FILTER (WHERE qu.log_level <> 'off') || ']}'
+    INTO done, keys, hashes, logged FROM gone, (SELECT holder AS shared FROM gone LIMIT 1) one;
     IF hashes IS NOT NULL THEN
         INSERT INTO traces VALUES (qu.q, nextval('numbers'), horizon, hashes);
     END IF;
@@ -298,14 +284,24 @@ BEGIN
     IF qu.has_output THEN
         PERFORM remove_output(qu, ARRAY(SELECT ids[u.place] FROM unnest(done) AS u (place)), now_ms);
     END IF;
-    IF logged IS NOT NULL THEN
-        PERFORM begin_log_step();
-        INSERT INTO events (q, n, at, count, packed) VALUES (
-            qu.q, nextval('numbers'), now_ms, cardinality(done),
-            '{"at":' || now_ms || ',"holder":' || to_json(common_holder) || ',"events":[' || logged || ']}');
-    END IF;
+    PERFORM append_entry(qu.q, now_ms, cardinality(done), logged);
     RETURN done;
 END $$;
+
+-- completed_event(short, ...) -> an event of complete_all(). A short one without a result has five fields, others have
+-- all of them. dibs/storage/postgres/codec/event_log.py reads both. Why format() builds the events: json_build_array()
+-- and concat() look up the types of their arguments for each job. Postgres puts this expression into the calling query.
+CREATE OR REPLACE FUNCTION completed_event(
+    short boolean, id text, fence bigint, enqueued_at bigint, claimed_at bigint, revision bigint, now_ms bigint,
+    attempts integer, run_at bigint, holder text, first bigint, enqueues integer, result bytea
+) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN short AND result IS NULL
+        THEN format('[%s,%s,%s,%s,%s]', to_json(id), fence, enqueued_at, claimed_at, revision)
+        ELSE format(
+            '["completed",%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,null%s]', to_json(id), now_ms, attempts, fence,
+            enqueued_at, run_at, claimed_at, now_ms, to_json(holder), first, revision, enqueues,
+            ',"' || translate(encode(result, 'base64'), E'\n', '') || '"') END
+$$;
 
 -- finish(queue, id, kind, result, details, revision, now) -> done, lost, not_found or refused. Ends a handed-off run,
 -- which is named by a revision in its range. Checks the conditions in the order of contract 3. It looks for a job again
@@ -338,15 +334,15 @@ BEGIN
         RETURN 'refused';
     END IF;
     logged := end_with(qu, j, said, now_ms, result, details);
-    PERFORM append_log(qu, now_ms, logged);
+    PERFORM append_log(qu.q, now_ms, logged);
     PERFORM notify_waits(qu, true, cardinality(logged) > 0, ARRAY[wanted]);
     RETURN 'done';
 END $$;
 
 -- report(queue, id, fence, progress, memo, chunks, most, now) -> true if the run with this fence is active. Then stores
 -- its progress, its memo and its chunks of output, unless they are NULL. An empty memo removes the memo. A report of
--- output alone writes no version of the job, so that it does not fail a transaction with an older snapshot that ends it.
--- It marks the queue before it locks the job: claims with limits lock in this order, too.
+-- output alone writes no version of the job, so that it does not fail a transaction with an older snapshot that ends
+-- it. It marks the queue before it locks the job: claims with limits lock in this order, too.
 CREATE OR REPLACE FUNCTION report(
     queue text, wanted text, under bigint, said json, new_memo bytea, chunks bytea[], most bigint, manual bigint
 ) RETURNS boolean LANGUAGE plpgsql {pinned} AS $$
@@ -413,7 +409,7 @@ BEGIN
     FOR item IN SELECT * FROM json_array_elements(items) LOOP
         into_queue := queue_of(item ->> 'queue');
         answer := admit(into_queue, now_ms, asked_for(item, now_ms), NULL);
-        PERFORM append_log(into_queue, now_ms, answer.logged);
+        PERFORM append_log(into_queue.q, now_ms, answer.logged);
         PERFORM notify_waits(into_queue, true, cardinality(answer.logged) > 0,
                              CASE WHEN answer.over THEN ARRAY[item ->> 'id'] END);
     END LOOP;
@@ -429,13 +425,13 @@ DECLARE
     logged text[] := '{}';
 BEGIN
     r := (lpad(to_hex(nextval('numbers')), 16, '0'), j.payload, 0, NULL, NULL, NULL, now_ms, 0, NULL)::request;
-    PERFORM begin_live(into_queue, r, now_ms, json_build_array(
+    PERFORM begin_live(into_queue.q, r, now_ms, json_build_array(
         qu.name, j.id, j.revision, j.fence, j.attempts, j.retries, j.stalls, j.timeouts, j.enqueued_at, why,
         j.run_at, j.attributes));
     IF into_queue.log_level = 'all' THEN
         SELECT * INTO f FROM live WHERE q = into_queue.q AND id = r.id;
         logged := ARRAY[note_event('queued', f, now_ms)];
-        PERFORM append_log(into_queue, now_ms, logged);
+        PERFORM append_log(into_queue.q, now_ms, logged);
     END IF;
     PERFORM notify_waits(into_queue, true, cardinality(logged) > 0, NULL);
 END $$;
@@ -446,14 +442,15 @@ CREATE OR REPLACE FUNCTION ends_short(qu queues, now_ms bigint) RETURNS boolean 
     SELECT qu.log_results = 0 AND expiry('completed', now_ms, NULL, NULL, qu.retention) <= now_ms
 $$;
 
--- ended_since(queue, ids, number) -> true if a run of one of the ids may have ended under `number` or a higher one.
-CREATE OR REPLACE FUNCTION ended_since(qu queues, ids text[], number bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+-- ended_since(queue number, ids, number) -> true if a run of one of the ids may have ended under `number` or a higher
+-- one.
+CREATE OR REPLACE FUNCTION ended_since(queue integer, ids text[], number bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     RETURN EXISTS (
         SELECT 1 FROM unnest(ids) AS a (id),
-            LATERAL (SELECT * FROM ended e WHERE e.q = qu.q AND e.id = a.id OFFSET 0) o
+            LATERAL (SELECT * FROM ended e WHERE e.q = queue AND e.id = a.id OFFSET 0) o
         WHERE greatest(o.fence, o.revision) >= number
     ) OR EXISTS (
-        SELECT 1 FROM traces t WHERE t.q = qu.q AND t.n > number
+        SELECT 1 FROM traces t WHERE t.q = queue AND t.n > number
           AND t.hashes && ARRAY(SELECT hashtext(a.id) FROM unnest(ids) AS a (id)));
 END $$;

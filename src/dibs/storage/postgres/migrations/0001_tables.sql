@@ -253,6 +253,37 @@ CREATE TABLE ended (
     PRIMARY KEY (q, id)
 );
 
+-- The answer to a request: the columns of its row in `enqueue`, `was` as `found`, and
+--
+-- - `logged`: the events to log
+-- - `left_room`: the number of new jobs that max_waiting still allows
+-- - `repeated`, `first_id`: true for a known request_key, and the id of its first request
+-- - `over`, `before`: true if the request ended a run, and the outcome of the id before that end
+CREATE TYPE admission AS (
+    status text,
+    was text,
+    first bigint,
+    revision bigint,
+    logged text[],
+    left_room bigint,
+    repeated boolean,
+    first_id text,
+    over boolean,
+    before ended
+);
+
+-- A row of enqueue().
+CREATE TYPE enqueued AS (
+    statuses text[],
+    founds text[],
+    firsts bigint[],
+    revisions bigint[],
+    repeats boolean[],
+    first_ids text[],
+    place integer,
+    kept ended
+);
+
 -- For prune() and counts(). Why (q + 0) instead of q: with q, the planner uses this index to find single ids when it
 -- plans while the table is empty, and the session keeps the plan. Reading 100 ids of a queue with 7,000 then took
 -- 540 ms.
