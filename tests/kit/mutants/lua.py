@@ -176,13 +176,13 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "lua_jobs_without_a_key_have_no_turn": (
         "turns are exact: the jobs without a key are one key more",
         "include/claim_due",
-        "      if queue.fair then limits.turns(queue).start('', false) end\n",
+        "      if queue.fair then queue.turns.start('', false) end\n",
         "",
     ),
     "lua_a_scheduled_key_has_no_head": (
         "the admitted are taken, in turn",
-        "include/claim_step",
-        "    limits.touch(queue, key_of(job.data), job.priority)\n",
+        "include/turns",
+        "      limits.touch(queue, key_of(job.data), job.priority)\n",
         "",
     ),
     "lua_older_turns_order_the_keys_again": (

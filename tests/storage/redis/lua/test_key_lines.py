@@ -113,7 +113,7 @@ async def test_a_change_of_a_rate_opens_many_closed_keys_in_order(storage: Redis
 async def test_many_keys_whose_jobs_fall_due_take_turns(
     storage: RedisStorage, lease: str, kinds: Callable[[], set[str]]
 ) -> None:
-    """More jobs than one step brings (MAX_BROUGHT in claim_step.lua), in turns that are then lifted."""
+    """More jobs than one step brings (`bring_due` in turns.lua), in turns that are then lifted."""
     names = [f"k{n:04}" for n in range(1200)]
     await storage.configure("q", SettingsPatch(fair=True))
     await storage.enqueue("q", [request(f"a-{name}", name, delay=5) for name in names[:600]])

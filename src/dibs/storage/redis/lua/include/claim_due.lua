@@ -119,7 +119,7 @@ local function merge_heads(queue, claim, limit, list, scheduled, scheduled_ids, 
       claim.ids[n], claim.keyed[n] = heads.pop(head)
       claim.records[n] = false
     else
-      if queue.fair then limits.turns(queue).start('', false) end
+      if queue.fair then queue.turns.start('', false) end
       if from_set then added = added + 1 else listed = listed + 1 end
       claim.ids[n], claim.records[n] = from_set and scheduled_ids[added] or list.ids[listed], text
     end

@@ -4,9 +4,6 @@
 -- @include leases
 -- @include commit
 
--- The most jobs that fell due which one step of a queue with `fair` brings.
-local MAX_BROUGHT = 500
-
 -- Return how many jobs a claim may take: `limit`, or fewer if the settings max_active and rate allow fewer.
 local function claimable(queue, limit)
   if queue.max_active then
@@ -35,18 +32,6 @@ local function claim_reply(queue, status, reply, due)
   return {status, queue.now, due and decimal(due) or '', queue.work, reply}
 end
 
--- In a queue with `fair`, touch the keys of jobs that have fallen due, so that `commit` finds their places. Return their number,
--- and whether more are left.
-local function bring_due(queue)
-  local ids = call('ZRANGEBYSCORE', queue.prefix .. 'later', '-inf', decimal(queue.now), 'LIMIT', 0, MAX_BROUGHT)
-  for _, id in ipairs(ids) do
-    local job = parse_job(id, read_field(queue, 'waiting', id))
-    limits.touch(queue, key_of(job.data), job.priority)
-    plan(queue, 'zset', 'later', id, false)
-  end
-  return #ids, #ids == MAX_BROUGHT
-end
-
 local function claim_step(prefix, manual, lease, limit)
   local queue = open_queue(prefix, manual)
   local found = live_lease(queue, lease)
@@ -55,7 +40,7 @@ local function claim_step(prefix, manual, lease, limit)
   if queue.keyed then
     local reopened, more = limits.reopen(queue)
     if queue.fair then
-      local brought, more_due = bring_due(queue)
+      local brought, more_due = limits.turns(queue).bring_due(parse_job, key_of)
       reopened, more = reopened + brought, more or more_due
     end
     if reopened > 0 then
@@ -67,6 +52,7 @@ local function claim_step(prefix, manual, lease, limit)
   -- Read next_due before the jobs: a claim takes only jobs that are due now, and next_due is later than now.
   local due = next_due(queue)
   if #queue.priorities == 0 and not queue.keyed then return claim_reply(queue, 'claimed', {}) end
+  if queue.fair then limits.turns(queue) end
   local reply, gave_up = claim_due(queue, lease, found.holder, claimable(queue, limit))
   -- An enqueue of many jobs releases only one blocking claim. A claim that reached its limit
   -- releases the next blocking claim for the remaining jobs (release_blocking_claim in commit.lua).

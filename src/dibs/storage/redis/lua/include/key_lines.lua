@@ -18,7 +18,7 @@
 -- @include job_record
 -- @include queue
 
-local limits = {}
+local limits = {plan = plan, next_number = next_number}
 
 -- The arithmetic of rates: a clock in µs decides about each start. src/dibs/model/rates.py has the same formulas.
 
@@ -170,13 +170,14 @@ local function key_priorities(queue)
   for priority in pairs(queue.key_counts or {}) do queue.key_priorities[tostring(priority)] = true end
   return queue.key_priorities
 end
+limits.first_of_line, limits.key_priorities = first_of_line, key_priorities
 
 function limits.check_types(queue)
   for _, name in ipairs({'opening', 'reopening', 'clocks', 'later'}) do expect_type(queue.prefix .. name, 'zset') end
   expect_type(queue.prefix .. 'key_priorities', 'hash')
   for priority in pairs(key_priorities(queue)) do expect_type(queue.prefix .. 'heads:' .. priority, 'zset') end
-  if queue.fair then
-    limits.turns(queue).finish_leave()
+  if queue.turns then
+    queue.turns.finish_leave()
     expect_type(queue.prefix .. 'turns', 'hash')
   end
   for key in pairs(queue.per_key and queue.touched or {}) do expect_type(queue.prefix .. 'runs:' .. key, 'set') end
@@ -223,7 +224,7 @@ local function plan_key(queue, key, touched)
   local closed = closed_until(queue, key)
   local waits
   if queue.fair then
-    waits = limits.turns(queue).plan_heads(key, closed)
+    waits = queue.turns.plan_heads(key, closed)
   else
     waits = plan_touched_heads(queue, key, touched, closed)
     if not waits or not touched.closed ~= not closed then

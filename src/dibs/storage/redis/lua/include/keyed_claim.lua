@@ -43,7 +43,7 @@ end
 
 -- Return whether a job with a key comes before the waiting job of a record in claim order. The latter has no key.
 local function comes_first(queue, job, text)
-  if queue.fair then return job.run_at < limits.turns(queue).place('') end
+  if queue.fair then return job.run_at < queue.turns.place('') end
   local seq, run_at = place_in_line(text)
   return is_before(job.run_at, job.seq, run_at, seq)
 end
@@ -73,7 +73,7 @@ local function head_reader(queue, priority, wanted)
       end
       local key = sub(window[at], 9)
       local head = {key = key, seq = unpack_from('>I8', window[at]), run_at = tonumber(window[at + 1]), is_head = true}
-      local place = queue.fair and limits.turns(queue).place(key)
+      local place = queue.fair and queue.turns.place(key)
       if allowance(queue, key).room > 0 then
         if not place or place == head.run_at then return head end
         -- This claim has started a job of a higher priority with this key.
@@ -95,7 +95,7 @@ local function head_reader(queue, priority, wanted)
     local member, run_at, more = read()
     if not member or run_at > queue.now then return end
     local job = {key = key, seq = unpack_from('>I8', member), run_at = run_at, member = member, read = read, more = more}
-    if queue.fair then job.seq, job.run_at = 0, limits.turns(queue).place(key) end
+    if queue.fair then job.seq, job.run_at = 0, queue.turns.place(key) end
     add(job)
   end
 

@@ -2,7 +2,7 @@
 --
 -- turns    the keys with waiting jobs: I7 place, I2 starts since the turn began. A place is a number; the lowest is first
 -- heads:P  has in such a queue the place of each key as score, and the member I8 0 and the key. It has only keys whose first
---          job is due; a claim adds the others when the time of an id in `later` has come (bring_due in claim_step.lua)
+--          job is due; a claim adds the others when the time of an id in `later` has come (`bring_due`)
 
 -- @include key_lines
 
@@ -13,8 +13,8 @@ function limits.share(queue, key)
   return at and tonumber(string.match(queue.shares, '^%d+', at + 1)) or 1
 end
 
--- Return the functions for the turns of a fair queue. Why inside of a function: a step of another queue then creates this one
--- alone.
+-- Return the functions for the turns of a fair queue. Why inside of a function that uses `limits` and globals: a step of another
+-- queue then creates this one alone, and Redis 6.2 searches each outer local of a function when it creates the function.
 function limits.turns(queue)
   if queue.turns then return queue.turns end
   local turns = {}
@@ -26,9 +26,9 @@ function limits.turns(queue)
   local function turn_of(key)
     local touched = limits.touch(queue, key)
     if not touched.turn then
-      local text = call('HGET', queue.prefix .. 'turns', key)
+      local text = redis.call('HGET', queue.prefix .. 'turns', key)
       touched.turn = {place = false, starts = 0, change = 0}
-      if text then touched.turn.place, touched.turn.starts = unpack_from('>I7I2', text) end
+      if text then touched.turn.place, touched.turn.starts = struct.unpack('>I7I2', text) end
       touched.turn.old_place, touched.turn.old_starts = touched.turn.place, touched.turn.starts
     end
     return touched.turn
@@ -36,10 +36,10 @@ function limits.turns(queue)
 
   -- Return the number of waiting jobs of a key before this step.
   local function count_waiting(key)
-    local count = key == '' and call('HLEN', queue.prefix .. 'waiting') or 0
-    local known = call('HGETALL', queue.prefix .. 'key_priorities')
+    local count = key == '' and redis.call('HLEN', queue.prefix .. 'waiting') or 0
+    local known = redis.call('HGETALL', queue.prefix .. 'key_priorities')
     for i = 1, #known, 2 do
-      count = count + (key == '' and -tonumber(known[i + 1]) or call('ZCARD', queue.prefix .. 'line:' .. known[i] .. ':' .. key))
+      count = count + (key == '' and -tonumber(known[i + 1]) or redis.call('ZCARD', queue.prefix .. 'line:' .. known[i] .. ':' .. key))
     end
     return count
   end
@@ -63,7 +63,7 @@ function limits.turns(queue)
     turns.finish_leave()
     local turn = turn_of(key)
     turn.change = turn.change + 1
-    if not turn.place then turn.place, turn.starts = next_number(queue), 0 end
+    if not turn.place then turn.place, turn.starts = limits.next_number(queue), 0 end
   end
 
   -- Note a waiting job that is removed.
@@ -80,7 +80,7 @@ function limits.turns(queue)
     if not more and not is_waiting(key) then
       turn.place = false
     elseif turn.starts + 1 >= (key == '' and 1 or limits.share(queue, key)) then
-      turn.place, turn.starts = next_number(queue), 0
+      turn.place, turn.starts = limits.next_number(queue), 0
     else
       turn.starts = turn.starts + 1
     end
@@ -94,13 +94,25 @@ function limits.turns(queue)
   -- Plan the heads of a key. Return whether one of its lines has jobs.
   function turns.plan_heads(key, closed)
     local waits, place = false, turn_of(key).place
-    for priority in pairs(key_priorities(queue)) do
-      local first = first_of_line(queue, priority, key)
+    for priority in pairs(limits.key_priorities(queue)) do
+      local first = limits.first_of_line(queue, priority, key)
       waits = waits or first ~= nil
       local is_due = first and not closed and tonumber(first[2]) <= queue.now
-      plan(queue, 'zset', 'heads:' .. priority, NO_SEQ .. key, is_due and decimal(place) or false)
+      limits.plan(queue, 'zset', 'heads:' .. priority, string.rep('\0', 8) .. key, is_due and string.format('%.0f', place) or false)
     end
     return waits
+  end
+
+  -- Touch the keys of jobs that have fallen due, so that `commit` finds their places. Return their number, and whether more are
+  -- left.
+  function turns.bring_due(parse_job, key_of)
+    local ids = redis.call('ZRANGEBYSCORE', queue.prefix .. 'later', '-inf', string.format('%.0f', queue.now), 'LIMIT', 0, 500)
+    for _, id in ipairs(ids) do
+      local job = parse_job(id, redis.call('HGET', queue.prefix .. 'waiting', id))
+      limits.touch(queue, key_of(job.data), job.priority)
+      limits.plan(queue, 'zset', 'later', id, false)
+    end
+    return #ids, #ids == 500
   end
 
   -- Plan the turns that this step has changed.
@@ -108,7 +120,7 @@ function limits.turns(queue)
     for key, touched in pairs(queue.touched) do
       local turn = touched.turn
       if turn and (turn.place ~= turn.old_place or turn.starts ~= turn.old_starts) then
-        plan(queue, 'hash', 'turns', key, turn.place and pack('>I7I2', turn.place, turn.starts))
+        limits.plan(queue, 'hash', 'turns', key, turn.place and struct.pack('>I7I2', turn.place, turn.starts))
       end
     end
   end
