@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dibs.cli.commands import list as list_command
+from dibs.client.calls.run_steps import encode_memo
+from dibs.client.calls.signals import StoredWait
 from dibs.model.job import Error
-from dibs.model.requests import Fail, SettingsPatch, Settlement
+from dibs.model.limits import LATEST_TIME
+from dibs.model.requests import Fail, Release, SettingsPatch, Settlement
 from dibs.storage.protocol import Storage
 from dibs_conformance.servers import RedisServer
 from tests.cli.shell import Shell, claim_one, in_storage
@@ -112,6 +116,25 @@ def test_a_signal_is_sent_to_a_live_job(shell: Shell) -> None:
     assert "JSON is not valid JSON" in bad.stderr
     [signal] = shell.json("show", "q", "a")["current"]["attributes"].values()
     assert {"json": {"by": "ada"}} == signal
+
+
+@pytest.mark.parametrize(
+    ("until", "end"), [(1_800_000_000_000, " until 2027-01-15T08:00:00.000Z"), (LATEST_TIME, "")]
+)
+def test_a_parked_job_is_shown_with_its_signal(shell: Shell, until: int, end: str) -> None:
+    async def park(storage: Storage) -> None:
+        fence = await claim_one(storage, "q")
+        wait = StoredWait("approved", until=until)
+        memo = encode_memo({"dibs.wait.approved.1.until": msgspec.msgpack.encode(wait)})
+        await storage.report("q", "a", fence, memo=memo)
+        action = Release(run_at=until, parked=True)
+        await storage.settle("q", [Settlement(id="a", fence=fence, action=action)])
+
+    shell.type("enqueue", "q", "1", "--id", "a")
+    in_storage(shell, park)
+    shown = shell.type("show", "q", "a").stdout
+
+    assert f"q/a is parked: its handler waits for a signal named 'approved'{end}" == shown.splitlines()[0]
 
 
 def test_a_failed_job_is_enqueued_again(shell: Shell) -> None:

@@ -17,8 +17,10 @@ from dibs.cli.storage_access import ListedFile, connect, file_url_directory, for
 from dibs.cli.tables import print_tab_separated, print_table
 from dibs.client.calls.run_logs import record_text
 from dibs.client.calls.run_output import split_chunk
+from dibs.client.calls.signals import current_wait
 from dibs.model.events import LogEvent
 from dibs.model.job import EMPTY, Slot
+from dibs.model.limits import LATEST_TIME
 from dibs.model.results import Counts, QueueInfo
 from dibs.model.worker_record import without_reserved
 from dibs.storage.capabilities import Capabilities
@@ -87,13 +89,23 @@ def show_slot(queue: str, id: str, slot: Slot) -> None:
         print_lines(f"{queue}/{id} does not exist")
         return
     fields = json_output.slot_fields(queue, id, slot)
-    print_lines(f"{queue}/{id} {STATE_TEXTS[fields['state']]}")
+    print_lines(f"{queue}/{id} {STATE_TEXTS[fields['state']]}{_wait_text(slot)}")
     for part in ("current", "successor", "outcome"):
         if fields[part] is not None:
             print_lines("", f"{part}:")
             print_lines(*(f"  {name:<20} {value}" for name, value in _flatten(fields[part])))
     if slot.dropped:
         print_lines("", "dropped ranges:", *(f"  {first}..{last}" for first, last in slot.dropped))
+
+
+def _wait_text(slot: Slot) -> str:
+    """Return the name of the signal that a parked job waits for, and the end of its wait; else ""."""
+    job = slot.current
+    wait = None if job is None or not job.is_parked else current_wait(job.data.memo)
+    if wait is None:
+        return ""
+    until = "" if wait.until >= LATEST_TIME else f" until {json_output.format_time(wait.until)}"
+    return f" named {wait.name!r}{until}"
 
 
 def slot_lines(queue: str, id: str, slot: Slot) -> Iterable[tuple[str, str]]:
