@@ -12,7 +12,7 @@ from dibs_conformance.answer_types import wrong_answer
 from dibs_conformance.report.exceptions import raised_text
 from dibs_conformance.verbs import VERBS, remember
 from dibs_conformance.verbs.actions import ClientCall, Program, Snapshot
-from dibs_conformance.verbs.events import read_events
+from dibs_conformance.verbs.events import read_events, read_output
 from dibs_conformance.verbs.list import read_list
 
 Clock = Callable[[], float]
@@ -81,14 +81,18 @@ async def take_snapshot(storage: Storage, queue: str, ids: Sequence[str], now: i
     """Read all ids of a queue and its fail jobs. With `log`, also read its settings and all events."""
     slots = dict(zip(ids, await storage.get(queue, ids, now=now), strict=True))
     failed = dict(await read_list(storage, queue + FAIL_SUFFIX, "waiting", now=now))
+    outputs = {}
+    if storage.capabilities.output:
+        outputs = {id: await read_output(storage, queue, id, now) for id in ids}
     if not log:
-        return Snapshot(now=now, slots=slots, failed=failed)
+        return Snapshot(now=now, slots=slots, failed=failed, outputs=outputs)
     settings = (await storage.export(queue, limit=1)).settings
     entries = (await read_events(storage, queue, now=now)).events
     return Snapshot(
         now=now,
         slots=slots,
         failed=failed,
+        outputs=outputs,
         settings=settings,
         events=[event for _, event in entries],
         offsets=[offset for offset, _ in entries],

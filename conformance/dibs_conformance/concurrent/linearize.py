@@ -11,6 +11,7 @@ from math import inf
 
 from attrs import define, evolve, frozen
 
+from dibs.model.events import LogEvent
 from dibs.model.job import FAIL_SUFFIX, NewJob, Slot
 from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs_conformance.loop_runner import LoopRunner
@@ -145,10 +146,22 @@ def check_snapshot(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None
         except Mismatch as error:
             raise Mismatch(f"in the snapshot, {id!r}: {error}") from None
     match_fail_jobs(world, queue, snapshot.failed)
+    for id, chunks in snapshot.outputs.items():
+        check_output(world, queue, id, chunks)
     if snapshot.settings is not None:
         match(world.numbering, (queue, ""), world.oracle.queue(queue).settings, snapshot.settings, "settings")
     if snapshot.events is not None:
         check_log(world, queue, snapshot)
+
+
+def check_output(world: PossibleWorld, queue: str, id: str, chunks: Sequence[LogEvent]) -> None:
+    """Compare the output of an id, in order. Raises Mismatch."""
+    record = world.oracle.queue(queue).ids.get(id)
+    known = [] if record is None else record.visible_output(world.oracle.now)
+    if len(known) != len(chunks):
+        raise Mismatch(f"the output of {id!r} has {len(chunks)} chunks; expected {len(known)}")
+    for chunk, event in zip(known, chunks, strict=True):
+        match_event(world.numbering, queue, chunk.event, event)
 
 
 def match_fail_jobs(world: PossibleWorld, queue: str, failed: dict[str, Slot] | object) -> None:

@@ -159,6 +159,8 @@ class Snapshot:
     slots: Mapping[str, Slot]
     #: Jobs of the fail queue. Their ids are generated.
     failed: Mapping[str, Slot] = field(factory=dict)
+    #: The chunks of each id; without any id if the storage keeps no output.
+    outputs: Mapping[str, Sequence[LogEvent]] = field(factory=dict)
     #: The settings of the queue and all events of its log. They are read only after the last round.
     settings: Settings | None = None
     events: Sequence[LogEvent] | None = None

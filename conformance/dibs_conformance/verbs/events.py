@@ -39,6 +39,19 @@ async def read_events(
     raise EndlessPages(f"the log of {queue!r} does not end after {MAX_PAGES} pages")
 
 
+async def read_output(storage: Storage, queue: str, id: str, now: int | None = None) -> list[LogEvent]:
+    """Return all chunks of an id."""
+    found: list[LogEvent] = []
+    after = None
+    for _ in range(MAX_PAGES):
+        page = await storage.events(queue, after=after, id=id, now=now)
+        found += [event for _, event in page.events]
+        after = page.offset
+        if not page.events:
+            return found
+    raise EndlessPages(f"the output of {id!r} does not end after {MAX_PAGES} pages")
+
+
 def build_arguments(action: ClientAction, _: str, state: ClientState) -> dict[str, Any]:
     """Read from the start of the log, or from an offset that a client received."""
     offsets = [None, *state.offsets]

@@ -39,11 +39,15 @@ REPORTS: tuple[tuple[bytes | None, bytes | None], ...] = (
     (None, b""),
 )
 
+#: The output of a report. A storage that keeps none refuses it.
+OUTPUTS: tuple[tuple[bytes, ...], ...] = ((), (b"1",), (b"2", b"3"))
+
 
 def build_arguments(action: ClientAction, _: str, state: ClientState) -> dict[str, Any]:
     id, fence = state.run(action)
     progress, memo = REPORTS[(action.limit + action.flag + action.nth_newest) % len(REPORTS)]
-    return {"id": id, "fence": fence, "progress": progress, "memo": memo}
+    output = OUTPUTS[(action.limit + action.nth_newest) % len(OUTPUTS)]
+    return {"id": id, "fence": fence, "progress": progress, "memo": memo, "output": output}
 
 
 def step(

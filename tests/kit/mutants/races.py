@@ -14,11 +14,13 @@ from attrs import frozen
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
-from dibs.model.job import EMPTY, Slot
+from dibs.model.events import output_event
+from dibs.model.job import EMPTY, Job, Slot
+from dibs.model.limits import LIMITS
 from dibs.model.requests import Settings, SettingsPatch, Settlement
 from dibs.model.results import ExportRecord, PruneResult
 from dibs.storage import memory
-from dibs.storage.indexed import claiming, reading, settling, whole_queue
+from dibs.storage.indexed import claiming, output, reading, settling, whole_queue
 from dibs.storage.indexed.event_log import pack_entry
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -200,6 +202,30 @@ def an_entry_has_a_number_that_was_drawn_in_an_earlier_step(patch: Patch) -> Non
 
     patch.setattr(memory.MemoryStorage, "_run_step", reserving)
     patch.setattr(Index, "_append_entry", append_entry)
+
+
+@race("report: a report that is answered lost appends no chunk")
+def a_report_checks_its_fence_in_a_step_of_its_own(patch: Patch) -> None:
+    original = memory.MemoryStorage.report
+
+    async def report(
+        self: Any, queue: str, id: str, fence: int, *args: Any, now: int | None = None, **more: Any
+    ) -> Any:
+        (slot,) = await self.get(queue, [id], now=now)
+        job = slot.current
+        if not more.get("output") or job is None or job.run is None or job.run.fence != fence:
+            return await original(self, queue, id, fence, *args, now=now, **more)
+        await self._run_step(now, append_output, queue, job, more["output"])
+        return "reported"
+
+    patch.setattr(memory.MemoryStorage, "report", report)
+
+
+def append_output(index: Index, queue: str, job: Job, chunks: Sequence[bytes]) -> None:
+    assert job.run is not None
+    source, event = index.find_queue(queue), output_event(job, job.run, index.now)
+    report = output.reported(index.next_number(), event, tuple(chunks))
+    source.put_output(job.id, output.append(source.outputs.get(job.id), report, LIMITS.output))
 
 
 RACES["sql_a_transaction_does_not_announce_its_entries"] = Race(
