@@ -253,7 +253,7 @@ BEGIN
         known[i] := j.id IS NOT NULL
             OR o.id IS NOT NULL AND (o.expires_at IS NULL OR o.expires_at > now_ms);
         IF j.id IS NOT NULL OR o.kind = 'forgotten' THEN
-            PERFORM leave_trace(qu, wanted, greatest(j.revision, (j.next).revision, j.fence, o.fence));
+            PERFORM leave_trace(qu.q, wanted, greatest(j.revision, (j.next).revision, j.fence, o.fence));
         END IF;
         IF j.key IS NOT NULL THEN
             PERFORM free_key(j);

@@ -158,11 +158,11 @@ BEGIN
         ELSE 'released' END, j, now_ms, why)];
 END $$;
 
--- leave_trace(queue, id, number): insert a marker for a removed id, with the highest number that it had. The marker is
--- expired from the start and has an empty revision range, so that only begin_live() takes it into account.
-CREATE OR REPLACE FUNCTION leave_trace(qu queues, wanted text, number bigint) RETURNS void LANGUAGE sql AS $$
+-- leave_trace(queue number, id, number): insert a marker for a removed id, with the highest number that it had. The
+-- marker is expired from the start and has an empty revision range, so that only begin_live() takes it into account.
+CREATE OR REPLACE FUNCTION leave_trace(queue integer, wanted text, number bigint) RETURNS void LANGUAGE sql AS $$
     INSERT INTO ended (q, id, kind, fence, first, revision, ended_at, expires_at, horizon, enqueues,
                        enqueued_at, run_at, attempts, retries, stalls, timeouts)
-    VALUES (qu.q, wanted, 'forgotten', number, 0, -1, 0, 0, pg_snapshot_xmax(pg_current_snapshot()), 0,
-            0, 0, 0, 0, 0, 0)
+    VALUES (queue, wanted, 'forgotten', number, 0, -1, 0, 0, pg_snapshot_xmax(pg_current_snapshot()), 0,
+            0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING
 $$;

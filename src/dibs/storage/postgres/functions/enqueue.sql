@@ -557,10 +557,7 @@ BEGIN
     PERFORM hold_absent(queue, wanted);
     PERFORM 1 FROM ended WHERE q = queue AND id = wanted FOR UPDATE;
     IF NOT FOUND THEN
-        INSERT INTO ended (q, id, kind, fence, first, revision, ended_at, expires_at, horizon, enqueues,
-                           enqueued_at, run_at, attempts, retries, stalls, timeouts)
-        VALUES (queue, wanted, 'forgotten', 0, 0, -1, 0, 0, pg_snapshot_xmax(pg_current_snapshot()), 0,
-                0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING;
+        PERFORM leave_trace(queue, wanted, 0);
         DELETE FROM ended WHERE q = queue AND id = wanted;
     END IF;
 END $$;

@@ -23,32 +23,29 @@ END $$;
 -- import_one(queue, now, id, record) -> true if the id was imported. An active run that was not handed off arrives as
 -- released, and a run whose cancellation was requested as cancelled. The import adds no log entry for either.
 -- It inserts a row of `live` before it looks for an outcome: until the end of this transaction, no other call can
--- create the id, so the answer stays true. A record without a job gets a row that is deleted again, in the state x,
--- which is in no index but the primary key.
+-- create the id, so the answer stays true.
 CREATE OR REPLACE FUNCTION import_one(qu queues, now_ms bigint, wanted text, record json) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     j live := json_populate_record(NULL::live, record -> 'current');
     o ended := json_populate_record(NULL::ended, record -> 'outcome');
+    is_new boolean;
 BEGIN
     qu.log_level := 'off';
     IF j.seq IS NULL THEN
-        INSERT INTO live (q, id, state, priority, run_at, seq, first, revision, enqueued_at, payload)
-        VALUES (qu.q, wanted, 'x', 0, 0, 0, 0, 0, 0, '') ON CONFLICT (q, id) DO NOTHING;
+        is_new := hold_absent(qu.q, wanted);
     ELSE
         j.q := qu.q;
         j.id := wanted;
         INSERT INTO live VALUES (j.*) ON CONFLICT (q, id) DO NOTHING;
+        is_new := FOUND;
     END IF;
-    IF NOT FOUND THEN
+    IF NOT is_new THEN
         RETURN false;
     END IF;
     IF EXISTS (SELECT 1 FROM ended WHERE q = qu.q AND id = wanted AND (expires_at IS NULL OR expires_at > now_ms)) THEN
         DELETE FROM live WHERE q = qu.q AND id = wanted;
         RETURN false;
-    END IF;
-    IF j.seq IS NULL THEN
-        DELETE FROM live WHERE q = qu.q AND id = wanted;
     END IF;
     DELETE FROM ended WHERE q = qu.q AND id = wanted;
     IF qu.has_output THEN
