@@ -61,6 +61,10 @@ CAPABILITY_TEXTS = {
         "claims obey limits by key and rate",
         "limits by key and rate are refused",
     ),
+    "fair": (
+        "keys of a queue can take turns, and be paused",
+        "turns and shares of keys are refused",
+    ),
     "server_clock": ("the time is that of the server", "the time is that of the machine of each process"),
     "manual_clock": ("can be opened with a manual clock, for tests", "always uses its own clock"),
 }
