@@ -181,6 +181,15 @@ async def test_a_job_behind_one_that_changes_its_key_comes_back(
     assert ["b", "c"] == await ids(storage, brought)
 
 
+async def test_a_claim_reads_on_right_behind_the_jobs_of_a_full_key(
+    storage: PostgresStorage, lease: str
+) -> None:
+    """A claim of 1 reads 21 jobs first. The next one has the same time and the next number."""
+    await enqueue(storage, *(keyed(f"full {number}") for number in range(21)), keyed("open", "another"))
+
+    assert ["open"] == await ids(storage, lease, 1)
+
+
 async def test_a_filed_job_that_changes_its_key_is_claimed(storage: PostgresStorage, lease: str) -> None:
     await enqueue(storage, keyed("c", "another"))
 
