@@ -193,12 +193,6 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "sum(octet_length(u.chunk) + 64) FROM",
         "sum(octet_length(u.chunk)) FROM",
     ),
-    "sql_output_wakes_no_reader": (
-        "output ends a wait for progress",
-        "settle",
-        "IF known AND (said IS NOT NULL OR chunks IS NOT NULL) AND",
-        "IF known AND said IS NOT NULL AND",
-    ),
     "sql_a_claim_takes_one_priority": (
         "claims follow the order",
         "claim",

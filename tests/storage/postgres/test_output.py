@@ -144,6 +144,17 @@ async def test_reports_of_two_connections_are_ordered_as_they_commit(
     assert [b"1", b"2", b"3"] == await values(storage, "a")
 
 
+async def test_output_alone_wakes_a_wait_for_progress(storage: PostgresStorage) -> None:
+    (job,) = await running(storage, "a")
+    since = (await storage.wait(["q"], for_="progress", ids=["a"], timeout=0)).since
+    waiting = asyncio.ensure_future(storage.wait(["q"], for_="progress", ids=["a"], since=since, timeout=30))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await report(storage, job, b"2")
+
+    assert (await asyncio.wait_for(waiting, 5)).woken
+
+
 async def test_a_queue_without_output_does_not_open_its_table(
     storage: PostgresStorage, connect: Connect
 ) -> None:
