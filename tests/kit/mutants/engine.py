@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -305,6 +306,16 @@ def a_reject_ignores_outcomes(patch: Patch) -> None:
 @breaks("import_: counters are raised above the imported numbers")
 def an_import_raises_no_counter(patch: Patch) -> None:
     patch.setattr(rules, "numbers_in", lambda slot: [0])
+
+
+@breaks("import_: counters are raised above the numbers of the whole call first")
+def an_import_raises_the_counters_record_by_record(patch: Patch) -> None:
+    original = whole_queue.import_
+
+    def mutant(index: Index, queue: str, records: Sequence[ExportRecord]) -> Any:
+        return [original(index, queue, [record])[0] for record in records]
+
+    patch.setattr(whole_queue, "import_", mutant)
 
 
 @breaks("amend: into current and successor")

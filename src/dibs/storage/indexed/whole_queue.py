@@ -99,19 +99,17 @@ def _prune_clocks(queue: QueueIndex, now: int, limit: int) -> int:
 
 
 def import_(index: Index, queue: str, records: Sequence[ExportRecord]) -> list[ImportStatus]:
+    """Import whole ids. A run may draw a seq, so the counter is raised above all their numbers first."""
     source = index.queue(queue)
+    index.number = max([index.number, *(number for one in records for number in rules.numbers_in(one.slot))])
     return [_import_record(index, source, record.id, record.slot) for record in records]
 
 
 def _import_record(index: Index, queue: QueueIndex, id: str, slot: Slot) -> ImportStatus:
-    """Restore an exported id, unless it has a job or an unexpired outcome here.
-
-    Raise the counter of the index above the numbers of the record, so that later numbers are higher.
-    """
+    """Restore an exported id, unless it has a job or an unexpired outcome here."""
     existing = queue.slots.get(id, EMPTY)
     if existing.current is not None or transitions.unexpired(existing.outcome, index.now):
         return "exists"
-    index.number = max(index.number, *rules.numbers_in(slot))
     queue.put(id, rules.imported_slot(slot, index.now, queue.settings.retention, index.next_number))
     if id in queue.outputs:
         queue.put_output(id, None)  # of an outcome that has expired here

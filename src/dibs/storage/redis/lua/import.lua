@@ -48,12 +48,11 @@ local function import_current(id, text, successor)
   return 'waiting'
 end
 
-local function import(id, text, successor, outcome, dropped, number)
+local function import(id, text, successor, outcome, dropped)
   if read_field(queue, 'waiting', id) or read_field(queue, 'active', id) or live_outcome(queue, id) then
     return 0
   end
   remove_expired(id)
-  queue.number = math.max(queue.number, tonumber(number))
   local arrived_as = text ~= '' and import_current(id, text, successor)
   if dropped ~= '' then set_field(queue, 'dropped', id, dropped) end
   if outcome ~= '' and arrived_as ~= 'ended' then
@@ -63,8 +62,10 @@ local function import(id, text, successor, outcome, dropped, number)
   return 1
 end
 
+-- First, because a run that began parked draws a seq, which is above those of later ids of the call.
+for i = 7, #ARGV, 6 do queue.number = math.max(queue.number, tonumber(ARGV[i])) end
 for i = 2, #ARGV, 6 do
-  reply[#reply + 1] = import(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
+  reply[#reply + 1] = import(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
 end
 commit()
 return reply
