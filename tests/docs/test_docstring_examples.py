@@ -26,6 +26,7 @@ HANDLES = (
 #: Calls that the example of another call shows, that users do not call, or whose example ends the run.
 WITHOUT = {
     *("Dibs.close", "Queue.resume", "CurrentJob.request_cancel", "CurrentJob.add_waits"),
+    "CurrentJob.add_record",
     *("CurrentJob.wait_for", "Flow.plan", "Flow.build_request", "StoredFlow.ticket", "StoredBatch.ticket"),
 }
 #: The first code of a docstring: an indented block, the text `Example: ...`, or a form like `async for ...:`.

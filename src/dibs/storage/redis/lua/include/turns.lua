@@ -36,10 +36,14 @@ function limits.turns(queue)
 
   -- Return the number of waiting jobs of a key before this step.
   local function count_waiting(key)
-    local count = key == '' and redis.call('HLEN', queue.prefix .. 'waiting') or 0
-    local known = redis.call('HGETALL', queue.prefix .. 'key_priorities')
-    for i = 1, #known, 2 do
-      count = count + (key == '' and -tonumber(known[i + 1]) or redis.call('ZCARD', queue.prefix .. 'line:' .. known[i] .. ':' .. key))
+    local priorities, count = queue.prefix .. 'key_priorities', 0
+    if key == '' then
+      count = redis.call('HLEN', queue.prefix .. 'waiting')
+      for _, keyed in ipairs(redis.call('HVALS', priorities)) do count = count - tonumber(keyed) end
+    else
+      for _, priority in ipairs(redis.call('HKEYS', priorities)) do
+        count = count + redis.call('ZCARD', queue.prefix .. 'line:' .. priority .. ':' .. key)
+      end
     end
     return count
   end
