@@ -237,9 +237,9 @@ END $$;
 -- has Reject, an id with an outcome is not new. Why not EXISTS: the planner may read the whole queue into a hash table
 -- for it; a scalar subquery is an index lookup for each id.
 CREATE OR REPLACE FUNCTION new_series(qu queues, hows integer[], ids text[]) RETURNS bigint[] LANGUAGE sql STABLE AS $$
-    SELECT array_agg(CASE WHEN s.n = s.begins AND s.ends - s.begins >= 3 THEN s.ends END ORDER BY s.n)
+    SELECT array_agg(CASE WHEN s.fresh AND s.n = s.begins AND s.ends - s.begins >= 3 THEN s.ends END ORDER BY s.n)
     FROM (
-        SELECT r.n, min(r.n) OVER w AS begins, max(r.n) OVER w AS ends FROM (
+        SELECT r.n, r.fresh, min(r.n) OVER w AS begins, max(r.n) OVER w AS ends FROM (
             SELECT f.n, f.fresh, f.n - count(*) FILTER (WHERE f.fresh) OVER (ORDER BY f.n) AS island FROM (
                 SELECT a.n, a.n = a.first
                     AND (SELECT true FROM live j WHERE j.q = qu.q AND j.id = a.id) IS NULL
