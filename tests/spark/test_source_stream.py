@@ -97,7 +97,8 @@ def test_a_micro_batch_is_split_and_reads_each_event_once(
 
     written = [(name, offset) for name in names for offset, _ in at(url, lambda s, n=name: log(s, n))]  # type: ignore[misc]
     assert sorted(written) == sorted(found)
-    assert max(queues, 4 // queues) <= len(parts) <= max(queues, 4)
+    # How many parts there are depends on the times of the events.
+    assert max(queues, 2) <= len(parts) <= max(queues, 4)
     assert [] == reader.partitions(end, end)
 
 
