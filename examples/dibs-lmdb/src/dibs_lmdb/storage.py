@@ -334,9 +334,7 @@ class LmdbStorage:
         self, queue: str, records: Sequence[ExportRecord], *, now: int | None = None
     ) -> Sequence[ImportStatus]:
         checks.check_import(queue, records)
-        return await self._write(
-            lambda queues: [whole_queue.import_record(queues, queue, record) for record in records], now
-        )
+        return await self._write(lambda queues: whole_queue.import_(queues, queue, records), now)
 
     async def events(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import UNSET, structs
 
 from dibs.model import events, rules
@@ -76,12 +78,18 @@ def _expired(queue: QueueRecords, tag: bytes, most: int) -> list[tuple[bytes, by
     return found
 
 
-def import_record(queues: Queues, name: str, record: ExportRecord) -> ImportStatus:
+def import_(queues: Queues, name: str, records: Sequence[ExportRecord]) -> list[ImportStatus]:
+    # First, because a run may draw a seq, which is above those of later records.
+    numbers = (number for record in records for number in rules.numbers_in(record.slot))
+    queues.step.meta.drawn = max(queues.step.meta.drawn, max(numbers, default=0))
+    return [_import_record(queues, name, record) for record in records]
+
+
+def _import_record(queues: Queues, name: str, record: ExportRecord) -> ImportStatus:
     queue, step = queues[name], queues.step
     before = queue.get(record.id)
     if rules.hide_expired_outcome(before, step.now) != EMPTY:
         return "exists"
-    step.meta.drawn = max(step.meta.drawn, *rules.numbers_in(record.slot), 0)
     after = rules.imported_slot(record.slot, step.now, queue.record.settings.retention, step.draw)
     queue.put(record.id, before, after)
     queue.put_output(record.id, None)  # of an outcome that has expired here

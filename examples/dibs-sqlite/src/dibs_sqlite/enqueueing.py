@@ -73,6 +73,8 @@ def enqueue_follow_ups(tx: Transaction, then: Sequence[FollowUp]) -> None:
 def import_(tx: Transaction, name: str, records: Sequence[ExportRecord]) -> list[ImportStatus]:
     """Restore exported ids. An id that has a job or an unexpired outcome here stays unchanged: `exists`."""
     queue = tx.queue(name)
+    # First, because a run may draw a seq, which is above those of later records.
+    tx.number = max([tx.number, *(number for one in records for number in rules.numbers_in(one.slot))])
     return [_import_one(tx, queue, record) for record in records]
 
 
@@ -80,7 +82,6 @@ def _import_one(tx: Transaction, queue: QueueRows, record: ExportRecord) -> Impo
     here = queue.get(record.id)
     if here.current is not None or transitions.unexpired(here.outcome, tx.now) is not None:
         return "exists"
-    tx.number = max(tx.number, *rules.numbers_in(record.slot))
     after = rules.imported_slot(record.slot, tx.now, queue.settings.retention, tx.draw)
     queue.put(record.id, here, after)
     queue.put_output(record.id, None)  # of an outcome that has expired here
