@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import cast
+from typing import Any, cast
 
 import lmdb
 
@@ -35,9 +35,14 @@ _opening = Lock()
 class Environment:
     """The open environment of a folder. LMDB lets a process open a folder only once, so storages share it."""
 
-    def __init__(self, key: tuple[int, str, int], env: lmdb.Environment, folder: Path) -> None:
+    def __init__(
+        self, key: tuple[int, str, int], env: lmdb.Environment, folder: Path, options: dict[str, Any]
+    ) -> None:
         self.key, self.env, self.folder, self.users = key, env, folder, 1
         self.inode = key[2]
+        self._options = options
+        #: True after an error of a commit: LMDB then refuses every transaction of this environment.
+        self._is_broken = False
 
     @staticmethod
     def open(folder: Path, *, sync: bool, map_size: int) -> Environment:
@@ -50,7 +55,8 @@ class Environment:
                 if found is not None:
                     found.users += 1
                     return found
-                env = lmdb.open(str(folder), map_size=map_size, sync=sync, max_readers=MOST_READERS)
+                options: dict[str, Any] = {"map_size": map_size, "sync": sync, "max_readers": MOST_READERS}
+                env = lmdb.open(str(folder), **options)
                 env.reader_check()  # Free the places of readers that were killed.
                 inode = _inode(folder)
                 with env.begin() as txn:
@@ -61,7 +67,7 @@ class Environment:
             except (lmdb.Error, OSError) as error:
                 raise StorageUnavailable(f"cannot open the LMDB folder {folder}: {error}") from error
             key = (os.getpid(), name, inode)
-            _open[key] = Environment(key, env, folder)
+            _open[key] = Environment(key, env, folder, options)
             return _open[key]
 
     @property
@@ -82,14 +88,29 @@ class Environment:
     @property
     def change(self) -> int:
         """A number that grows with each commit of any process. It is read from shared memory."""
-        return int(self.env.info()["last_txnid"])
+        with _opening:
+            return int(self.env.info()["last_txnid"])
+
+    def _mend(self) -> None:
+        """Open the environment again if an error has broken it. What was committed is in the file."""
+        with _opening:
+            if not self._is_broken:
+                return
+            self.env.close()
+            try:
+                self.env = lmdb.open(str(self.folder), **self._options)
+            except (lmdb.Error, OSError) as error:
+                raise StorageUnavailable(f"cannot open the LMDB folder {self.folder}: {error}") from error
+            self._is_broken = False
 
     @contextmanager
     def step(self, name: str, manual: int | None, *, write: bool) -> Iterator[EnvironmentStep]:
         """Open a transaction. `manual` is the time of a manual clock; None takes the system clock."""
+        self._mend()
         try:
             txn = self.env.begin(write=write)
         except lmdb.Error as error:
+            self._is_broken = isinstance(error, lmdb.PanicError)
             raise _translate(error) from error
         try:
             step = EnvironmentStep(txn, manual, self.inode)
@@ -110,6 +131,7 @@ class Environment:
         except lmdb.MapFullError as error:
             raise _translate(error) from error
         except lmdb.Error as error:
+            self._is_broken = True
             raise OutcomeUnknown(f"LMDB reported an error at the commit: {error}") from error
         if step.new_lead:
             report_lead(name, step.new_lead)
