@@ -349,6 +349,11 @@ def test_an_input_that_no_form_has_is_refused(app: Dibs, type: Any) -> None:
         JobTools([app.task(queue="q")(summarize)], inputs={"approved": type})
 
 
+def test_results_that_nobody_could_fetch_are_refused(app: Dibs) -> None:
+    with pytest.raises(ConfigurationError, match="keep is 0"):
+        JobTools([app.task(queue="q")(summarize)], keep=0)
+
+
 def test_two_tools_of_one_name_are_refused(app: Dibs) -> None:
     tasks = [app.task(queue=queue)(summarize) for queue in ("a", "b")]
 

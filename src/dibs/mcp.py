@@ -201,8 +201,11 @@ class JobTools(Extension):
         - `keep`: time for which a result is kept, in seconds or as text.
         - `poll`: time between two questions of a client.
 
-        Raises ConfigurationError for two tasks of one name, and for a type of an input that is not flat.
+        Raises ConfigurationError for two tasks of one name, for a type of an input that is not flat, and for
+        a `keep` of 0.
         """
+        if not duration_ms("keep", keep):
+            raise ConfigurationError("keep is 0, so no client could fetch a result; set a time such as '1d'")
         self._retention = Retention(completed=keep, failed=keep, cancelled=keep)
         self._poll_ms = duration_ms("poll", poll)
         self._inputs = {name: _Input.build(name, type) for name, type in (inputs or {}).items()}
@@ -308,7 +311,7 @@ class JobTools(Extension):
         return {"resultType": "complete"}
 
     async def _find(self, ctx: Context, task_id: str) -> tuple[_TaskTool, Status]:
-        """Return the tool and the job of a task. Raises MCPError for one that the caller may not see."""
+        """Return the tool and the job of a task. Raises MCPError for an unknown task, or another caller."""
         require_client_extension(ctx, IDENTIFIER)
         name, _, id = task_id.partition(".")
         tool = self._tools.get(name)

@@ -34,7 +34,7 @@ Readers with small and large pages follow two runs, and get each chunk once. [re
     output a 2 reader=late; output a reader=end latest=yes; retry a; claim; report a 0.5 output=7
     report a output=8+9
     output a 1; output a reader=late; output a 2 reader=end; output b; complete a; output a; events
-A report above the bound removes the oldest chunks; a reader who missed them is told. [restarts]
+A report above the bound removes the oldest chunks, and the next read says that chunks are missing. [restarts]
     grant; {RUN}; output a reader=none; report a output=1; output a reader=one; report a output=2+3+4
     output a reader=all
     {FILL}

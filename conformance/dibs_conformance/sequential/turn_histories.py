@@ -1,4 +1,4 @@
-"""The fixed histories of the capability `fair`: whose turn it is, what a share weighs, and paused keys.
+"""The fixed histories of the capability `fair`: the order of keys, shares, and paused keys.
 
 Each history stops where a simple bug shows: in the claim after the change.
 """
@@ -79,7 +79,7 @@ Keys move between priorities while claims go on.
     each $p = 1 0 -1: enqueue a$p:k!$p b$p:m!$p c$p!$p; claim 2
     claim 1; claim
 """)
-#: What a share weighs, and what `configure` does to turns.
+#: Shares as numbers of starts, and turns after a `configure`.
 SHARES: Final = read_histories("""
 A key starts as many runs in a turn as its share. [restarts, handles]
     set fair=yes shares=k:3+m:2; grant; enqueue {a-h}:k; enqueue i:m j:m k:m l:m m:n n:n o p; claim 2; claim 3
@@ -92,7 +92,7 @@ A key that leaves begins a new turn when it comes back. [restarts]
     set fair=yes shares=k:3; grant; enqueue a:k; enqueue m{0-3}:m; claim 1; enqueue b:k c:k d:k e:k; claim 2
     claim
     enqueue f:k g:k h:m; claim 2; cancel g; enqueue i:k j:k k:m; claim
-A changed share begins the turn again, in the same place; one that is set again changes nothing. [restarts]
+A changed share begins the turn of its key anew, in the same place; an equal share changes nothing. [restarts]
     set fair=yes shares=k:3; grant; enqueue j{0-19}:k; enqueue m{0-8}:m; claim 2; set shares=k:2; claim 3
     set shares=k:2+m:3; claim 3; set shares=k:none; claim 4; set shares=m:1+k:1; claim 2; set shares=k:4
     claim
@@ -100,7 +100,7 @@ Shares are merged by key; none removes one. Without `fair` they have no weight.
     set shares=k:2+m:0; set shares=n:1000; set shares=k:none+m:3+o:none; grant; enqueue a:k b:m c:k d:m e:m
     claim 3
     set fair=yes; claim; set shares=n:none+m:none; queues
-A fair queue is told to be so, in the order of its first jobs, again and again. [restarts, handles]
+A queue becomes fair several times. Its keys then stand in the order of their first jobs. [restarts, handles]
     grant; enqueue a:k b:k c:m@5 d!1 e:n!2@50 f:m g:m h:o; set fair=yes; claim 2; enqueue i:p!-1; wait 5
     claim 2
     set fair=no; claim 1; enqueue j:q!1 k:m l:k; set fair=yes; claim 2; set fair=yes max_active=5

@@ -33,7 +33,7 @@ from dibs_conformance.verbs.verb import (
     read_scenes,
 )
 
-#: What a job is sorted by in a claim: the priority, the place of its key, the time, and the seq.
+#: The fields that order jobs in a claim: the priority, the place of the key, the time, and the seq.
 ClaimOrder = tuple[int, int, int, int, int]
 
 

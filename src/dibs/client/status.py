@@ -117,7 +117,7 @@ class Status(Struct, frozen=True, kw_only=True):
     cancel_requested: bool = False
     """True if the active run was asked to stop."""
     waits_for: SignalWait | None = None
-    """What a parked job waits for; None for every other job."""
+    """The signal for which a parked job waits; None for every other job."""
     error: Error | None = None
     """Error of a failed job, reason of a cancelled one, or error of the latest run of a job that returned to
     the queue."""

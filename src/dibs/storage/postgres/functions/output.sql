@@ -22,7 +22,8 @@ BEGIN
 END $$;
 
 -- trim_output(queue, id, edge): remove the oldest chunks of an id until those after the first `edge` bytes of its reports
--- are left, as few as make room. The row of the last removed chunk stays, because readers are told of it.
+-- are left. Removes no more chunks than needed. The row of the last removed chunk stays, so that readers learn what they
+-- miss.
 CREATE OR REPLACE FUNCTION trim_output(qu queues, wanted text, edge bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     o output;
