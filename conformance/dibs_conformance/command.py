@@ -39,6 +39,10 @@ class Duration(click.FloatRange):
         bounded: float = super().convert(seconds, param, ctx)
         return bounded
 
+    def _describe_range(self) -> str:
+        # click would write "x<=None", as there are no bounds.
+        return ""
+
 
 #: Click joins the lines of a paragraph, except in a paragraph after "\b".
 HELP: Final = """Test a storage against the contract, and print what was tried.

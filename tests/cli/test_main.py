@@ -60,6 +60,7 @@ def test_help_explains_arguments_and_defaults(shell: Shell) -> None:
     assert "Payload of the job. Use - to read it from stdin. [required]" in screen
     assert "-1000 to 1000. Higher runs first. [default: 0]" in screen
     assert "[x" not in shell.type("amend", "--help").stdout
+    assert "[x" not in shell.type("certify", "--help").stdout
 
 
 def loaded(*words: str) -> set[str]:

@@ -7,6 +7,7 @@ import html
 import json
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -41,6 +42,22 @@ PAGES = ("/", "/failures", "/periodic", "/workers", "/place", "/search", "/enque
 async def reader(any_app: Dibs) -> AsyncIterator[Browser]:
     async with browse(dibs_web(any_app, allow="read")) as browser:
         yield browser
+
+
+async def test_a_page_of_a_damaged_storage_says_what_to_do(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'jobs'}"
+    async with Dibs(url) as app:
+        await app.queue("q").enqueue({})
+        await app.queue("q").enqueue({})
+    commit = sorted(tmp_path.glob("jobs/commits/*"))[-2]
+    content = commit.read_bytes()
+    commit.write_bytes(content[:-1] + bytes([content[-1] ^ 255]))
+    async with browse(dibs_web(url, allow="read")) as browser:
+        page = await browser.get("/")
+
+    assert 503 == page.status_code
+    assert commit.name in page.text
+    assert "of a damaged file in commits, remove this file and all with higher numbers" in page.text
 
 
 async def test_the_overview_lists_a_queue_with_its_counts(reader: Browser, any_queue: Queue) -> None:
@@ -166,7 +183,10 @@ async def test_failures_are_grouped_by_type_and_by_the_pattern_of_the_message(
     reader: Browser, any_queue: Queue
 ) -> None:
     for number in range(3):
-        message = f"user 'u{number}' unknown, code {number}, request 7f3a{number}c9e-b8d{number}"
+        message = (
+            f"user 'u{number}' of {'abc'[number]}@example.org unknown, code {number}.{number}:{number}, "
+            f"request 7f3a{number}c9e-b8d{number} {'long' * 4000}"
+        )
         await fail(any_queue, f"user-{number}", "smtp.Refused", message)
     await fail(any_queue, "other", "smtp.Refused", "greylisted")
 
@@ -175,7 +195,7 @@ async def test_failures_are_grouped_by_type_and_by_the_pattern_of_the_message(
 
     assert 2 == len(groups)
     assert "<b>3</b>" in groups[0]
-    assert "user &#39;u2&#39; unknown, code 2" in groups[0]
+    assert "user &#39;u2&#39; of c@example.org unknown, code 2.2:2" in groups[0]
     address = html.unescape(groups[0].partition('<h2><a href="')[2].partition('"')[0])
     group = await reader.text(address)
     assert "Traceback of user-2" in group

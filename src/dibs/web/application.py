@@ -30,7 +30,7 @@ from dibs.errors import BatchRefused, ConfigurationError, DibsError, Refused
 from dibs.web import text
 from dibs.web.json_api import ApiRoutes
 from dibs.web.live import Live, TooManyViewersError, Watch
-from dibs.web.pages import Alarm, Page, PageKey, Pages
+from dibs.web.pages import Alarm, Page, PageKey, Pages, reason_of
 from dibs.web.reading.history import History
 from dibs.web.reading.source import Redact, Source, iso
 from dibs.web.safety import (
@@ -415,7 +415,7 @@ class Routes:
         """
         if isinstance(error, Refused):
             return self._problem(request, error)
-        content, reason = "", error_text(error)
+        content, reason = "", reason_of(error)
         if (latest := self.pages.latest(key)) is not None:
             model, seconds = latest
             alarms = self.pages.alarms()

@@ -12,7 +12,7 @@ from typing import Any, Final
 from attrs import define, field
 
 from dibs.errors import DibsError
-from dibs.web.pages import Alarm, PageKey, Pages
+from dibs.web.pages import Alarm, PageKey, Pages, reason_of
 
 #: Seconds of rest after each second of reading, so that the dashboard never keeps a storage busy.
 REST: Final = 3.0
@@ -153,6 +153,6 @@ class Live:
         try:
             watch.publish(await self.pages.read(watch.key), "", self.pages.alarms())
         except DibsError as error:
-            watch.publish(watch.model, str(error))
+            watch.publish(watch.model, reason_of(error))
         except Exception as error:  # noqa: BLE001 - the task serves all viewers, so no page may end it
             watch.publish(watch.model, f"the page cannot be read: {type(error).__name__}")

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from attrs import define, field, frozen
 
-from dibs.errors import StorageBusy
+from dibs.doctor.examination import DAMAGED
+from dibs.errors import DibsError, StorageBusy, StorageDamaged
 from dibs.web.reading.failures import read_failures
 from dibs.web.reading.flows_page import read_flow, read_flows
 from dibs.web.reading.history import History
@@ -160,3 +161,11 @@ class Pages:
         """Return the latest model of a page and its age in seconds; None if there is none."""
         model, at = self._latest.get(key, (None, 0.0))
         return None if model is None else (model, monotonic() - at)
+
+
+def reason_of(error: DibsError) -> str:
+    """Return why a page cannot be read and, if data is damaged, what to do.
+
+    The page Storage, which has this remedy among the findings, cannot be read either.
+    """
+    return f"{error}. {DAMAGED.advice}" if isinstance(error, StorageDamaged) else str(error)
