@@ -110,8 +110,8 @@ Turns that were lifted leave nothing behind. [restarts]
     set fair=yes; grant; enqueue a:k b:k c:m d; claim 1; set fair=no; enqueue e:k f g:m; claim 2; set fair=yes
     claim 1; set fair=no; cancel g; enqueue h:k i:m; claim
 """)
-#: Keys that are not admitted, and keep their place.
-CLOSED: Final = read_histories("""
+#: Keys with the share 0.
+PAUSED: Final = read_histories("""
 A key with the share 0 starts no run. Its active runs go on, and so do other keys. [restarts, handles]
     each $fair = no yes:
         grant; set fair=$fair; enqueue a:k b:k c:m d e:k f:m; runs = claim 1; set shares=k:0; claim 1
@@ -126,6 +126,9 @@ A paused key wakes no claim until its share is raised.
     set fair=yes; grant; enqueue a:k b:k; claim 1; set shares=k:0; claim; complete a; enqueue c:k; wait 5
     claim
     set shares=k:5; claim
+""")
+#: Keys that a limit closes keep their place. These histories need the capability `limits`, too.
+CLOSED: Final = read_histories("""
 A key that is passed over keeps its place and the rest of its share. [restarts, handles]
     set fair=yes shares=k:2 per_key=1; grant; enqueue a:k b:k c:k d:k e:m f:m g:n h:n; claim 1; claim 1
     complete a
@@ -142,7 +145,7 @@ A key becomes free by an end in the same call. [handles]
     set fair=yes per_key=1 max_active=2; grant; enqueue a:k b:k c:m d:m e:n; claim
     times 4: exchange complete last limit=1
 """)
-HISTORIES: Final = (*TURNS, *SHARES, *CLOSED)
+HISTORIES: Final = (*TURNS, *SHARES, *PAUSED, *CLOSED)
 
 
 def move_with_turns(lockstep: Lockstep, session: ExampleSession) -> None:
@@ -159,7 +162,7 @@ def walk_through_turns(session: ExampleSession) -> None:
     """
     if not session.fair:
         return
-    for script in HISTORIES:
+    for script in HISTORIES if session.limits else (*TURNS, *SHARES, *PAUSED):
         play_history(session, script, compare_each=True)
         if session.handles and "handles" in script.tags:
             play_history(session, script, handles=2)

@@ -26,6 +26,7 @@ PARAMS: dict[str, Any] = {
     "lease": "x",
     "after": 0,
     "key": "k",
+    "filed": 1,
 }
 
 
@@ -171,6 +172,8 @@ def test_remove_url_removes_all_files(tmp_path: Path) -> None:
     [
         "priorities",
         "due",
+        "next_turn",
+        "waits_under_key",
         "next_due",
         "expired_lease",
         "held_ids",

@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dibs.errors import StorageDamaged
+from dibs.model import rules
 from dibs.model.events import LogEvent
 from dibs.model.job import EMPTY, Job, Slot
+from dibs.model.requests import Settings
 from dibs.model.results import EnqueueResult
 from dibs.storage.indexed.output import Output
 from dibs.storage.offsets import format_offset
 from dibs_lmdb import keys
 from dibs_lmdb.environment import EnvironmentStep
-from dibs_lmdb.records import IdRecord, LeaseRecord, LogEntry, QueueRecord, RequestRecord, pack, unpack
+from dibs_lmdb.records import (
+    IdRecord,
+    LeaseRecord,
+    LogEntry,
+    QueueRecord,
+    RequestRecord,
+    TurnRecord,
+    pack,
+    unpack,
+)
+
+NO_KEY = ""
+"""The name of the jobs without a key among the turns of keys. A key has at least one letter."""
 
 LAST_PLACE = b"\xff" * 33
 """Sorts after each key of a priority: run_at, seq and id have 32 bytes."""
@@ -120,12 +134,14 @@ class QueueRecords:
         else:
             self.step.put(self.prefix(keys.SLOT) + hashed, pack(record))
         self._count(before, after)
+        if self.record.settings.fair:
+            self._move_turns(before.current, after.current)
 
     def _entries(self, hashed: bytes, slot: Slot) -> dict[bytes, bytes]:
         entries: dict[bytes, bytes] = {}
         job, outcome = slot.current, slot.outcome
         if job is not None and job.run is None:
-            entries[self._due_key(job) + hashed] = b""
+            entries = self._places(job, hashed)
         if job is not None and job.run is not None and job.run.lease is not None:
             key = self.prefix(keys.LEASE_JOB) + keys.digest(job.run.lease) + hashed
             entries[key] = b"c" if job.run.cancel_requested else b""
@@ -136,9 +152,16 @@ class QueueRecords:
             entries[self.prefix(keys.STATE) + STATE_BYTES[state] + hashed] = b""
         return entries
 
-    def _due_key(self, job: Job) -> bytes:
-        order = keys.priority(job.data.priority) + keys.number(job.run_at) + keys.number(job.seq)
-        return self.prefix(keys.DUE) + order
+    def _places(self, job: Job, hashed: bytes) -> dict[bytes, bytes]:
+        """Return the entries of a waiting job in the order of claims."""
+        place = keys.priority(job.data.priority) + keys.number(job.run_at) + keys.number(job.seq) + hashed
+        settings = self.record.settings
+        if job.data.key is not None and settings.shares.get(job.data.key) == 0:
+            return {self.prefix(keys.PAUSED) + place: b""}
+        entries = {self.prefix(keys.DUE) + place: b""}
+        if settings.fair:
+            entries[self.prefix(keys.LINE) + keys.digest(job.data.key or NO_KEY) + place] = b""
+        return entries
 
     def _count(self, before: Slot, after: Slot) -> None:
         record = self.record
@@ -153,13 +176,103 @@ class QueueRecords:
         if waits_anew or (left and record.settings.max_active is not None):
             record.work = self.step.draw()
 
+    # Turns of keys
+
+    def configure(self, settings: Settings) -> None:
+        """Obey new settings. A change of `fair`, or of the paused keys, costs time for each waiting job."""
+        before = self.record.settings
+        changed = rules.changed_shares(before, settings)
+        pauses = any(0 in (before.shares.get(key), settings.shares.get(key)) for key in changed)
+        if settings.fair == before.fair and not pauses:
+            self.record.settings = settings
+        else:
+            waiting = self.step.scan(self.prefix(keys.STATE) + STATE_BYTES["waiting"])
+            jobs = [
+                (hashed, job) for hashed, _ in list(waiting) if (job := self.by_hash(hashed).slot.current)
+            ]
+            for hashed, job in jobs:
+                for entry in self._places(job, hashed):
+                    self.step.delete(entry)
+            self.record.settings = settings
+            for hashed, job in jobs:
+                for entry in self._places(job, hashed):
+                    self.step.put(entry)
+            if settings.fair != before.fair:
+                self._begin_all_turns([job for _, job in jobs])
+        for key in changed if settings.fair else ():
+            if (turn := self._turn(keys.digest(key))) is not None:
+                turn.starts = 0
+                self._put_turn(keys.digest(key), turn)
+
+    def _begin_all_turns(self, jobs: list[Job]) -> None:
+        for key, packed in list(self.step.scan(self.prefix(keys.TURN))):
+            self.step.delete(self.prefix(keys.TURN) + key)
+            self.step.delete(
+                self.prefix(keys.PLACE) + keys.number(unpack(TurnRecord, packed, "a turn").place)
+            )
+        for job in sorted(jobs, key=lambda job: (-job.data.priority, job.run_at, job.seq)):
+            if self.record.settings.fair:
+                self._move_turns(None, job)
+
+    def _move_turns(self, before: Job | None, after: Job | None) -> None:
+        """Move the turns of the keys of a job that has changed (contract 2, Turns of keys)."""
+        left, entered = _waiting_key(before), _waiting_key(after)
+        if left == entered:
+            return
+        if entered is not None:
+            hashed = keys.digest(entered)
+            turn = self._turn(hashed) or TurnRecord(self.step.draw())
+            turn.waiting += 1
+            self._put_turn(hashed, turn)
+        if left is None:
+            return
+        hashed = keys.digest(left)
+        turn = unpack(
+            TurnRecord, self.step.get(self.prefix(keys.TURN) + hashed) or b"", f"the turn of {left!r}"
+        )
+        self._remove_turn(hashed, turn)
+        turn.waiting -= 1
+        if after is not None and after.run is not None:
+            turn.starts += 1
+            if turn.starts >= self.record.settings.shares.get(left, 1):
+                turn.place, turn.starts = self.step.draw(), 0
+        if turn.waiting:
+            self._put_turn(hashed, turn)
+
+    def _turn(self, hashed: bytes) -> TurnRecord | None:
+        packed = self.step.get(self.prefix(keys.TURN) + hashed)
+        return None if packed is None else unpack(TurnRecord, packed, f"a turn of queue {self.name!r}")
+
+    def _put_turn(self, hashed: bytes, turn: TurnRecord) -> None:
+        self.step.put(self.prefix(keys.TURN) + hashed, pack(turn))
+        self.step.put(self.prefix(keys.PLACE) + keys.number(turn.place), hashed)
+
+    def _remove_turn(self, hashed: bytes, turn: TurnRecord) -> None:
+        self.step.delete(self.prefix(keys.TURN) + hashed)
+        self.step.delete(self.prefix(keys.PLACE) + keys.number(turn.place))
+
+    def _next_turn(self, level: bytes) -> IdRecord | None:
+        """Return the first due job of a priority, of the key whose turn comes first.
+
+        Each key before it in the ring costs a look-up.
+        """
+        for _, hashed in self.step.scan(self.prefix(keys.PLACE)):
+            found = self.step.first(self.prefix(keys.LINE) + hashed + level)
+            if found is not None and keys.read_number(found[0][:8]) <= self.step.now:
+                return self.by_hash(found[0][-keys.HASH :])
+        return None
+
     # Order
 
     def next_due_job(self) -> IdRecord | None:
         """Return the first id in the order of claims. Each priority with waiting jobs costs one look-up."""
         for place in self._first_of_each_priority(None):
             if keys.read_number(place[2:10]) <= self.step.now:
-                return self.by_hash(place[-keys.HASH :])
+                return (
+                    self._next_turn(place[:2])
+                    if self.record.settings.fair
+                    else self.by_hash(place[-keys.HASH :])
+                )
         return None
 
     def next_run_at(self, after: int) -> int | None:
@@ -310,6 +423,11 @@ def _counted(slot: Slot) -> list[str]:
 
 def _is_under_lease(slot: Slot) -> bool:
     return slot.current is not None and slot.current.run is not None and slot.current.run.lease is not None
+
+
+def _waiting_key(job: Job | None) -> str | None:
+    """Return the key of a waiting job, or NO_KEY; None for a job that does not wait."""
+    return None if job is None or job.run is not None else job.data.key or NO_KEY
 
 
 def _place(slot: Slot) -> tuple[int, int, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from dibs.errors import Refused
 from dibs.model import rules
@@ -92,7 +93,8 @@ def counts(queues: Queues, name: str) -> Counts:
             break
         states[STATE_OF_BYTE[kind]] -= 1
     scheduled = 0
-    for seen, (place, _) in enumerate(queues.step.scan(queue.prefix(keys.DUE))):
+    waiting = chain.from_iterable(queues.step.scan(queue.prefix(tag)) for tag in (keys.DUE, keys.PAUSED))
+    for seen, (place, _) in enumerate(waiting):
         if seen == EXACT:
             approximate = True
             break

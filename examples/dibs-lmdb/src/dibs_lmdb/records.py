@@ -70,6 +70,15 @@ class LeaseRecord(msgspec.Struct, array_like=True):
         return not self.dropped and now < self.expires
 
 
+class TurnRecord(msgspec.Struct, array_like=True):
+    """The turn of a key with waiting jobs, or of the jobs without a key."""
+
+    place: int
+    starts: int = 0
+    """The number of starts since the turn began."""
+    waiting: int = 0
+
+
 class RequestRecord(msgspec.Struct, array_like=True):
     expires: int
     result: EnqueueResult

@@ -76,7 +76,7 @@ class LmdbStorage:
     ) -> None:
         self.url = url
         self.capabilities = Capabilities(
-            durable=True, shared=True, cross_queue=True, manual_clock=True, output=True
+            durable=True, shared=True, cross_queue=True, manual_clock=True, fair=True, output=True
         )
         self.durability = (
             "power loss: LMDB syncs each commit to the disk"
@@ -317,7 +317,7 @@ class LmdbStorage:
         return await self._read(reads.queues_)
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        checks.check_configure(queue, patch)
+        checks.check_configure(queue, patch, fair=True)
         return await self._write(lambda queues: whole_queue.configure(queues, queue, patch), now)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:

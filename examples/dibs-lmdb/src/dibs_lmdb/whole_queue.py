@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import UNSET, structs
+from msgspec import structs
 
 from dibs.model import events, rules
 from dibs.model.job import EMPTY
@@ -22,18 +22,17 @@ ENTRIES_PER_PRUNE = 1000
 def configure(queues: Queues, name: str, patch: SettingsPatch) -> Settings:
     queue, now = queues[name], queues.step.now
     before = queue.record.settings
-    changes = {field: value for field, value in structs.asdict(patch).items() if value is not UNSET}
-    settings = structs.replace(before, **changes)
+    settings = rules.changed_settings(before, patch)
     if settings == before:
         return before
     # A change of the log level is logged if the old or the new level includes it.
     if settings.log_level == "all":
-        queue.record.settings = settings
+        queue.configure(settings)
     if settings.paused != before.paused:
         queue.log(events.note_event("paused" if settings.paused else "resumed", "", now))
     if settings != structs.replace(before, paused=settings.paused):
         queue.log(events.note_event("configured", "", now))
-    queue.record.settings = settings
+    queue.configure(settings)
     queue.record.work = queue.step.draw()
     return settings
 

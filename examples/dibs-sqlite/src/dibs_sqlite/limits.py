@@ -1,15 +1,16 @@
-"""The limits of a queue by key and by rate: which due jobs a claim takes (contract 2, Keys and limits).
+"""The limits of a queue by key and by rate, and turns of keys: which due jobs a claim takes (contract 2).
 
 A claim that meets a job whose key has no room *files* it: the job leaves the order of claims, so that later
 claims do not meet it again. A closed key is a row of `closed_keys`. When the key opens, its first filed job
-comes back; when that job is claimed or changed, the next one does (QueueRows.put).
+comes back; when that job is claimed or changed, the next one does (QueueRows.put). In a queue with `fair`,
+all waiting jobs are filed, and a claim takes the first one of the key whose turn it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dibs.model import rates
+from dibs.model import rates, rules
 from dibs.model.job import Job, Slot
 from dibs.model.requests import Settings, StartRate
 from dibs_sqlite.transaction import QueueRows, Transaction
@@ -24,7 +25,7 @@ def admitted(tx: Transaction, queue: QueueRows, limit: int) -> Iterator[Slot]:
     The caller must claim each slot before it asks for the next: its run then counts for `per_key`.
     """
     for (key,) in queue.execute("opened_keys", now=tx.now).fetchall():
-        open_key(queue, key)
+        queue.open_key(key)
     # At the limit, too, this files the jobs before the next one: `next_due` then knows when their keys open.
     while (
         queue_opening(tx, queue) is None and (slot := _first_with_room(tx, queue)) is not None and limit > 0
@@ -33,6 +34,10 @@ def admitted(tx: Transaction, queue: QueueRows, limit: int) -> Iterator[Slot]:
         _charge(tx, queue, slot.current)
         limit -= 1
         yield slot
+        key = slot.current.data.key
+        if queue.settings.fair and key is not None and queue.scalar("waits_under_key", key=key):
+            # A key without room is closed now: its next job may not be met in this claim.
+            _has_room(tx, queue, slot.current)
 
 
 def _first_with_room(tx: Transaction, queue: QueueRows) -> Slot | None:
@@ -42,7 +47,8 @@ def _first_with_room(tx: Transaction, queue: QueueRows) -> Slot | None:
         assert job is not None, "the query `due` returns waiting jobs"  # noqa: S101
         if _has_room(tx, queue, job):
             return due[0]
-        queue.execute("file_job", id=job.id)
+        if not queue.settings.fair:
+            queue.execute("file_job", id=job.id)
     return None
 
 
@@ -51,7 +57,8 @@ def _has_room(tx: Transaction, queue: QueueRows, job: Job) -> bool:
     key, settings = job.data.key, queue.settings
     if key is None:
         return True
-    if settings.per_key is not None and queue.scalar("count_runs_of_key", key=key) >= settings.per_key:
+    runs = 0 if settings.per_key is None else queue.scalar("count_runs_of_key", key=key)
+    if settings.shares.get(key) == 0 or (settings.per_key is not None and runs >= settings.per_key):
         queue.execute("close_key", key=key, opens_at=None)
         return False
     clock = _clock(queue, key)
@@ -87,13 +94,7 @@ def charge_cost(tx: Transaction, queue: QueueRows, job: Job, cost: int) -> None:
         queue.execute("save_clock", key=key, clock=after)
         if after < before:
             queue.note_work()
-            open_key(queue, key)
-
-
-def open_key(queue: QueueRows, key: str) -> None:
-    """Bring the first filed job of a closed key back into the order of claims."""
-    queue.execute("open_key", key=key)
-    queue.execute("bring_back", key=key)
+            queue.open_key(key)
 
 
 def queue_opening(tx: Transaction, queue: QueueRows) -> int | None:
@@ -124,12 +125,25 @@ def has_opened(tx: Transaction, queue: QueueRows, after: int) -> bool:
     return after < rates.next_start(_clock(queue, QUEUE_CLOCK), rate) <= tx.now and bool(queue.due(1))
 
 
-def change_limits(queue: QueueRows, before: Settings, after: Settings) -> None:
-    """Remove the clocks of a rate that changed, and open all closed keys if a limit of keys changed."""
+def change_limits(tx: Transaction, queue: QueueRows, before: Settings, after: Settings) -> None:
+    """Remove the clocks of a rate that changed, and open all closed keys if a limit of keys changed.
+
+    A change of `fair` files all waiting jobs, or none, and begins all turns; one of a share begins its turn.
+    """
     if before.rate != after.rate:
         queue.execute("delete_queue_clock")
     if before.key_rate != after.key_rate:
         queue.execute("delete_key_clocks")
-    if (before.per_key, before.key_rate) != (after.per_key, after.key_rate):
+    if before.fair != after.fair:
+        queue.execute("file_all", filed=after.fair)
+        queue.execute("open_keys")
+        queue.execute("delete_turns")
+        for (key,) in queue.execute("keys_in_order").fetchall():
+            queue.execute("save_turn", key=key, place=tx.draw(), starts=0)
+        return
+    shares = rules.changed_shares(before, after)
+    for key in shares:
+        queue.execute("begin_turn", key=key)
+    if shares or (before.per_key, before.key_rate) != (after.per_key, after.key_rate):
         for (key,) in queue.execute("closed_keys").fetchall():
-            open_key(queue, key)
+            queue.open_key(key)

@@ -85,7 +85,7 @@ class SqliteStorage:
 
     #: The flag push_wakeups is missing, because waits find the changes of other processes by polling.
     capabilities = Capabilities(
-        durable=True, shared=True, cross_queue=True, manual_clock=True, limits=True, output=True
+        durable=True, shared=True, cross_queue=True, manual_clock=True, limits=True, fair=True, output=True
     )
 
     def __init__(
@@ -299,7 +299,7 @@ class SqliteStorage:
         return await self._run_read(None, reading.queues)
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        checks.check_configure(queue, patch, limits=True)
+        checks.check_configure(queue, patch, limits=True, fair=True)
         return await self._run_write(now, whole_queue.configure, queue, patch)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> results.PruneResult:

@@ -24,6 +24,8 @@ from dibs.storage.clock import JUMP
 from dibs.storage.indexed.output import Output
 from dibs_sqlite.queries import queries
 
+#: The name of the jobs without a key among the turns of keys. A key has at least one letter.
+NO_KEY: Final = ""
 #: `to_plain` encodes subclasses of str, bytes and int, as which the members of an Enum arrive.
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=to_plain).encode
 _decode_slot: Final = msgspec.msgpack.Decoder(Slot).decode
@@ -187,6 +189,8 @@ class QueueRows:
         else:
             self._save(id, before, after)
         self._move_keys(before.current, job)
+        if self.settings.fair:
+            self._move_turns(before.current, job)
 
     def _save(self, id: str, before: Slot, after: Slot) -> None:
         job, outcome = after.current, after.outcome
@@ -207,6 +211,7 @@ class QueueRows:
             ending=self._tx.draw() if has_ended else None,
             body=_encode(after),
             key=job.data.key if job is not None else None,
+            filed=self.settings.fair and job is not None and run is None,
             retrying=job is not None and job.is_retrying,
         )
 
@@ -219,9 +224,37 @@ class QueueRows:
         for key in keys:
             # A run that ends or leaves its lease makes room.
             if _is_leased(before) and not _is_leased(after) and self.scalar("is_full", key=key):
-                self.execute("open_key", key=key)
-            if not self.scalar("is_closed", key=key) and self.execute("bring_back", key=key).rowcount:
-                self._has_more_work = True
+                self.open_key(key)
+            elif not self.settings.fair and not self.scalar("is_closed", key=key):
+                self._has_more_work |= self.execute("bring_back", key=key).rowcount > 0
+
+    def open_key(self, key: str) -> None:
+        """Let a closed key start runs. Without turns, its first filed job returns to the order of claims."""
+        if self.settings.shares.get(key) != 0:
+            self.execute("open_key", key=key)
+            brings_back = not self.settings.fair and self.execute("bring_back", key=key).rowcount > 0
+            self._has_more_work |= brings_back or self.settings.fair
+
+    def _move_turns(self, before: Job | None, after: Job | None) -> None:
+        """Move the turns of the keys of a job that has changed (contract 2, Turns of keys)."""
+        left, entered = _waiting_key(before), _waiting_key(after)
+        if left == entered:
+            return
+        if entered is not None and self.scalar("turn", key=entered) is None:
+            self.execute("save_turn", key=entered, place=self._tx.draw(), starts=0)
+        if left is None:
+            return
+        if not self.scalar("waits_under_key", key=left):
+            self.execute("delete_turn", key=left)
+        elif after is not None and after.run is not None:
+            self._count_start(left)
+
+    def _count_start(self, key: str) -> None:
+        """Count a start of a key in its turn. After as many starts as its share, the key goes to the back."""
+        place, starts = self.execute("turn", key=key).fetchone()
+        if starts + 1 >= self.settings.shares.get(key, 1):
+            place, starts = self._tx.draw(), -1
+        self.execute("save_turn", key=key, place=place, starts=starts + 1)
 
     def mark_reported(self, id: str) -> None:
         """Wake the waits for progress of an id."""
@@ -246,12 +279,18 @@ class QueueRows:
             self.put_output(id, change(known))
 
     def due(self, limit: int) -> list[Slot]:
-        """Return the slots of the next `limit` jobs to claim, in the order of claims."""
+        """Return the slots of the next `limit` jobs to claim, in the order of claims.
+
+        If the keys take turns, return at most one.
+        """
         found: list[Slot] = []
-        for (priority,) in self.execute("priorities").fetchall():
-            if len(found) >= limit:
+        fair = self.settings.fair
+        for (priority,) in self.execute("priorities", filed=fair).fetchall():
+            if len(found) >= (1 if fair else limit):
                 break
-            rows = self.execute("due", priority=priority, now=self._tx.now, limit=limit - len(found))
+            rows = self.execute(
+                "next_turn" if fair else "due", priority=priority, now=self._tx.now, limit=limit - len(found)
+            )
             found += [self._decode_slot(id, body) for id, body in rows]
         return found
 
@@ -336,6 +375,11 @@ class QueueRows:
         if count:
             self.execute("trim_events", through=self.trimmed)
         return count
+
+
+def _waiting_key(job: Job | None) -> str | None:
+    """Return the key of a waiting job, or NO_KEY; None for a job that does not wait."""
+    return None if job is None or job.run is not None else job.data.key or NO_KEY
 
 
 def _is_leased(job: Job | None) -> bool:

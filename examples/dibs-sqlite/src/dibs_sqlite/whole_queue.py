@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model import events
+from dibs.model import events, rules
 from dibs.model.job import EMPTY
 from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import PruneResult
@@ -18,8 +17,7 @@ def configure(tx: Transaction, name: str, patch: SettingsPatch) -> Settings:
     """Change the settings that a patch contains, and return the new settings."""
     queue = tx.queue(name)
     before = queue.settings
-    fields = {field: getattr(patch, field) for field in patch.__struct_fields__}
-    after = replace(before, **{field: value for field, value in fields.items() if value is not UNSET})
+    after = rules.changed_settings(before, patch)
     if after == before:
         return before
     # A change of the log level is logged if the old or the new level includes it.
@@ -30,7 +28,7 @@ def configure(tx: Transaction, name: str, patch: SettingsPatch) -> Settings:
     if replace(before, paused=after.paused) != after:
         queue.log_event(events.note_event("configured", "", tx.now))
     queue.configure(after)
-    limits.change_limits(queue, before, after)
+    limits.change_limits(tx, queue, before, after)
     return after
 
 

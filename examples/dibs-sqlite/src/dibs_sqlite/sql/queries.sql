@@ -23,16 +23,16 @@ SELECT queue, settings FROM queues ORDER BY queue;
 SELECT body FROM slots WHERE queue = :queue AND id = :id;
 
 -- name: save_slot
--- With `ending` NULL, the column keeps its value. A job that changes is no longer filed.
+-- With `ending` NULL, the column keeps its value. Without turns, a job that changes is no longer filed.
 INSERT INTO slots (queue, id, state, priority, run_at, seq, lease, cancel_requested, blocked, outcome, expires_at,
-                   ending, body, key, retrying)
+                   ending, body, key, filed, retrying)
 VALUES (:queue, :id, :state, :priority, :run_at, :seq, :lease, :cancel_requested, :blocked, :outcome, :expires_at,
-        ifnull(:ending, 0), :body, :key, :retrying)
+        ifnull(:ending, 0), :body, :key, :filed, :retrying)
 ON CONFLICT (queue, id) DO UPDATE SET
     state = excluded.state, priority = excluded.priority, run_at = excluded.run_at, seq = excluded.seq,
     lease = excluded.lease, cancel_requested = excluded.cancel_requested, blocked = excluded.blocked,
     outcome = excluded.outcome, expires_at = excluded.expires_at, ending = ifnull(:ending, ending),
-    body = excluded.body, key = excluded.key, filed = 0, retrying = excluded.retrying;
+    body = excluded.body, key = excluded.key, filed = excluded.filed, retrying = excluded.retrying;
 
 -- name: delete_slot
 DELETE FROM slots WHERE queue = :queue AND id = :id;
@@ -49,9 +49,9 @@ DELETE FROM outputs WHERE queue = :queue AND id = :id;
 -- name: priorities
 -- The priorities of waiting jobs, highest first. The recursion does one index lookup for each priority.
 WITH RECURSIVE used (priority) AS (
-    SELECT max(priority) FROM slots WHERE queue = :queue AND state = 'w' AND filed = 0
+    SELECT max(priority) FROM slots WHERE queue = :queue AND state = 'w' AND filed = :filed
     UNION ALL
-    SELECT (SELECT max(priority) FROM slots WHERE queue = :queue AND state = 'w' AND filed = 0 AND priority < used.priority)
+    SELECT (SELECT max(priority) FROM slots WHERE queue = :queue AND state = 'w' AND filed = :filed AND priority < used.priority)
     FROM used WHERE used.priority IS NOT NULL
 )
 SELECT priority FROM used WHERE priority IS NOT NULL;
@@ -62,21 +62,62 @@ SELECT id, body FROM slots
 WHERE queue = :queue AND state = 'w' AND filed = 0 AND priority = :priority AND run_at <= :now
 ORDER BY run_at, seq LIMIT :limit;
 
+-- name: next_turn
+-- The first due job of one priority of the key whose turn comes first, among the keys that are not closed.
+SELECT id, body FROM slots WHERE queue = :queue AND id = (
+    SELECT id FROM (
+        SELECT t.place, (
+            SELECT s.id FROM slots s
+            WHERE s.queue = :queue AND s.filed = 1 AND s.key IS nullif(t.key, '') AND s.priority = :priority AND s.run_at <= :now
+            ORDER BY s.run_at, s.seq LIMIT 1) AS id
+        FROM turns t
+        WHERE t.queue = :queue AND NOT EXISTS (SELECT 1 FROM closed_keys c WHERE c.queue = :queue AND c.key = t.key)
+    ) WHERE id IS NOT NULL ORDER BY place LIMIT 1
+);
+
+-- name: turn
+SELECT place, starts FROM turns WHERE queue = :queue AND key = :key;
+
+-- name: save_turn
+INSERT OR REPLACE INTO turns (queue, key, place, starts) VALUES (:queue, :key, :place, :starts);
+
+-- name: delete_turn
+DELETE FROM turns WHERE queue = :queue AND key = :key;
+
+-- name: delete_turns
+DELETE FROM turns WHERE queue = :queue;
+
+-- name: begin_turn
+-- A key whose share was changed begins a new turn in its place.
+UPDATE turns SET starts = 0 WHERE queue = :queue AND key = :key;
+
+-- name: waits_under_key
+SELECT EXISTS (SELECT 1 FROM slots WHERE queue = :queue AND filed = 1 AND key IS nullif(:key, ''));
+
+-- name: file_all
+UPDATE slots SET filed = :filed WHERE queue = :queue AND state = 'w';
+
+-- name: keys_in_order
+-- The keys with waiting jobs in the order of their first jobs.
+SELECT ifnull(key, '') FROM (
+    SELECT key, priority, run_at, seq, row_number() OVER (PARTITION BY key ORDER BY priority DESC, run_at, seq) AS place
+    FROM slots WHERE queue = :queue AND filed = 1
+) WHERE place = 1 ORDER BY priority DESC, run_at, seq;
+
 -- name: next_due
 -- The time at which the next scheduled job becomes due.
-SELECT min(run_at) FROM slots WHERE queue = :queue AND state = 'w' AND filed = 0 AND run_at > :now;
+SELECT min(run_at) FROM slots WHERE queue = :queue AND state = 'w' AND run_at > :now;
 
 -- name: became_due
 -- 1 if a waiting job became due after the time :after and until :now, else 0.
-SELECT EXISTS (SELECT 1 FROM slots WHERE queue = :queue AND state = 'w' AND filed = 0 AND run_at > :after AND run_at <= :now);
+SELECT EXISTS (SELECT 1 FROM slots WHERE queue = :queue AND state = 'w' AND run_at > :after AND run_at <= :now);
 
 -- name: count_active
 SELECT count(*) FROM slots WHERE queue = :queue AND lease IS NOT NULL;
 
 -- name: count_waiting
 -- The number of waiting jobs; from :limit on it may be too low.
-SELECT (SELECT count(*) FROM (SELECT 1 FROM slots WHERE queue = :queue AND state = 'w' AND filed = 0 LIMIT :limit))
-    + (SELECT count(*) FROM (SELECT 1 FROM slots WHERE queue = :queue AND state = 'w' AND filed = 1 LIMIT :limit));
+SELECT count(*) FROM (SELECT 1 FROM slots WHERE queue = :queue AND state = 'w' LIMIT :limit);
 
 -- name: lease
 SELECT holder, expires_at, dropped FROM leases WHERE queue = :queue AND lease = :lease;
@@ -210,6 +251,9 @@ SELECT EXISTS (SELECT 1 FROM closed_keys WHERE queue = :queue AND key = :key);
 
 -- name: is_full
 SELECT EXISTS (SELECT 1 FROM closed_keys WHERE queue = :queue AND key = :key AND opens_at IS NULL);
+
+-- name: open_keys
+DELETE FROM closed_keys WHERE queue = :queue;
 
 -- name: closed_keys
 SELECT key FROM closed_keys WHERE queue = :queue;

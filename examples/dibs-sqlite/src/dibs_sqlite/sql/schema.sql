@@ -61,7 +61,7 @@ CREATE TABLE slots (
     body BLOB NOT NULL,
     -- The key of the current job, to which the limits of the queue apply.
     key TEXT,
-    -- 1 for a waiting job out of the order of claims, because its key had no room when a claim met it.
+    -- 1 for a waiting job out of the order of claims: its key had no room when a claim met it, or the keys take turns.
     filed INTEGER NOT NULL DEFAULT 0,
     -- A number drawn each time when a run of the id reports progress.
     reported INTEGER NOT NULL DEFAULT 0,
@@ -70,9 +70,10 @@ CREATE TABLE slots (
     PRIMARY KEY (queue, id)
 ) STRICT;
 
--- The order of claims: the query `priorities` finds the priorities in use, then `due` reads each in order.
-CREATE INDEX slots_claim_order ON slots (queue, priority, run_at, seq) WHERE state = 'w' AND filed = 0;
-CREATE INDEX slots_by_time ON slots (queue, run_at) WHERE state = 'w' AND filed = 0;
+-- The order of claims: the query `priorities` finds the priorities in use, then `due` reads each in order. If the keys take
+-- turns, `next_turn` finds the key instead, and its first job in the index slots_filed.
+CREATE INDEX slots_claim_order ON slots (queue, filed, priority, run_at, seq) WHERE state = 'w';
+CREATE INDEX slots_by_time ON slots (queue, run_at) WHERE state = 'w';
 CREATE INDEX slots_filed ON slots (queue, key, priority DESC, run_at, seq) WHERE filed = 1;
 CREATE INDEX slots_runs_of_key ON slots (queue, key) WHERE lease IS NOT NULL AND key IS NOT NULL;
 CREATE INDEX slots_by_lease ON slots (queue, lease) WHERE lease IS NOT NULL;
@@ -128,6 +129,18 @@ CREATE TABLE closed_keys (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX closed_keys_opening ON closed_keys (queue, opens_at) WHERE opens_at IS NOT NULL;
+
+-- The keys with waiting jobs of each queue with `fair`, and with the empty key its jobs without a key. The key with the
+-- lowest place is next; `starts` is the number of starts in its turn.
+CREATE TABLE turns (
+    queue TEXT NOT NULL,
+    key TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    starts INTEGER NOT NULL,
+    PRIMARY KEY (queue, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX turns_in_order ON turns (queue, place);
 
 -- The logs of all queues: a dibs.model.events.LogEvent as MessagePack in each row. The number is the event's
 -- offset.
