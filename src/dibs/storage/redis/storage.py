@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from struct import Struct as Layout
 from typing import Any, Final, cast
@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from dibs.errors import OutcomeUnknown, Refused, StorageError
 from dibs.model.check_arguments import check_share_count
 from dibs.model.check_jobs import CheckedBatch
-from dibs.model.job import Slot
+from dibs.model.job import Job, Slot
 from dibs.model.request_columns import MEMBER_BYTES, RequestColumns
 from dibs.model.requests import End, EnqueueRequest, JobPatch, QueueStep, Settings, SettingsPatch, Settlement
 from dibs.model.results import (
@@ -248,17 +248,41 @@ class RedisStorage(RedisSession):
         One script call claims at most STEP jobs. A call may also return fewer jobs because it had to skip
         many stale entries, or to look at many closed keys again; its reply is then `incomplete`.
         """
-        claim, incomplete = self._decode(queue, codec.decode_claim, reply)
+        claim, incomplete = await self._decode_claim(queue, reply)
         may_have_more = incomplete or len(claim.jobs) == STEP
         while may_have_more and len(claim.jobs) < limit:
             step = min(limit - len(claim.jobs), STEP)
             reply = await self._run_script("claim", queue, now, codec.encode_lease(lease), step)
-            more, incomplete = self._decode(queue, codec.decode_claim, reply)
+            more, incomplete = await self._decode_claim(queue, reply)
             may_have_more = incomplete or len(more.jobs) == step
             claim = replace(more, jobs=claim.jobs + more.jobs, lost=more.lost and not claim.jobs)
         if self._waits is not None:
             self._waits.note_time(queue, claim.now)
         return claim
+
+    async def _decode_claim(self, queue: str, reply: list[Any]) -> tuple[ClaimResult, bool]:
+        """Return the result of a claim, with the large payloads, and whether the script gave up early."""
+        payloads = await self._read_payloads(queue, reply[-1]) if reply[-1] else []
+        claim, incomplete = self._decode(queue, codec.decode_claim, reply, [one or b"" for one in payloads])
+        if None in payloads:
+            # A run has ended since the claim, and its payload is gone. The jobs of the others are read again.
+            slots, _ = await self._read_slots(queue, [job.id for job in claim.jobs], None)
+            claim = replace(claim, jobs=tuple(still_running(claim.jobs, slots)))
+        return claim, incomplete
+
+    async def _read_payloads(self, queue: str, references: bytes) -> list[bytes | None]:
+        """Return the payloads of a claim; None for one that is gone.
+
+        The script of a claim does not return them, because a script copies what it returns several times.
+        """
+        prefix, payloads = self._queue_prefix(queue), []
+        try:
+            for names in codec.names_of_payloads(references):
+                stored = [f"{prefix}payload:{name}" for name in names]
+                payloads += await self._run_command(stored[0], "MGET", *stored)
+        except StorageError as error:
+            raise OutcomeUnknown(f"jobs were claimed, and their payloads not received: {error}") from error
+        return payloads
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
@@ -662,6 +686,14 @@ class RedisStorage(RedisSession):
     def watch_end(self, queue: str, id: str, revision: int, on_outcome: OnOutcome) -> StopWatching | None:
         """Call back when an id has ended; see dibs.storage.abilities.EndWatches."""
         return None if self._waits is None else self._waits.watch_end(queue, id, revision, on_outcome)
+
+
+def still_running(claimed: Iterable[Job], slots: Iterable[Slot]) -> Iterator[Job]:
+    """Return the jobs of the slots whose run is that of the claimed job with the same place."""
+    for job, slot in zip(claimed, slots, strict=True):
+        current = slot.current
+        if current and current.run and job.run and current.run.fence == job.run.fence:
+            yield current
 
 
 def _decode_batches(name: str, batches: Sequence[bytes]) -> dict[bytes, EnqueueStatus]:

@@ -5,7 +5,7 @@ job_record.lua and attributes.lua in storage/redis/lua/include document the layo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from struct import Struct as Layout
 from typing import Final
@@ -23,6 +23,11 @@ KIND_OF_LETTER: Final = {letter: kind for kind, letter in KIND_LETTERS.items()}
 HAS_RETENTION: Final = 4
 #: The flag of data with a key.
 HAS_KEY: Final = 16
+#: The flag of data with a reference to a payload (payloads.lua).
+BY_REFERENCE: Final = 32
+
+#: The payloads of records that contain their payloads.
+NO_PAYLOADS: Final[Iterator[bytes]] = iter(())
 
 _SIZE: Final = Layout(">I")
 
@@ -69,12 +74,13 @@ def encode_data(data: JobData) -> bytes:
     return b"".join((bytes((flags,)), *parts, data.payload))
 
 
-def decode_data(raw: bytes, priority: int) -> JobData:
+def decode_data(raw: bytes, priority: int, payloads: Iterator[bytes] = NO_PAYLOADS) -> JobData:
+    """Unpack the data of a job. It takes the payload from `payloads` if it has a reference instead of one."""
     flags, at = raw[0], 1
     if not flags:
         # Pass NO_ATTRIBUTES, because msgspec would create a new default mapping for each Struct.
         return JobData(payload=raw[1:], attributes=NO_ATTRIBUTES, priority=priority)
-    if flags > 31:
+    if flags >= 2 * BY_REFERENCE:
         raise ValueError("the record has unknown data")
     attributes, overrides, retention, memo, key = NO_ATTRIBUTES, None, None, None, None
     if flags & 1:
@@ -91,8 +97,11 @@ def decode_data(raw: bytes, priority: int) -> JobData:
     if flags & HAS_KEY:
         part, at = read_sized(raw, at)
         key = part.decode()
+    payload = next(payloads, None) if flags & BY_REFERENCE else raw[at:]
+    if payload is None:
+        raise ValueError("the record refers to a payload that was not read")
     return JobData(
-        payload=raw[at:],
+        payload=payload,
         attributes=attributes,
         priority=priority,
         overrides=overrides,

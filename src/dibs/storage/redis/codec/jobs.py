@@ -6,6 +6,7 @@ layouts. Each function `encode_...` returns bytes, and `decode_...` converts the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812 - it is an exception class
@@ -16,6 +17,7 @@ from msgspec.msgpack import Decoder, Encoder
 from dibs.model.job import ActiveRun, Error, Job, Origin, Outcome
 from dibs.model.plain_values import to_plain
 from dibs.storage.redis.codec.data import (
+    NO_PAYLOADS,
     decode_attributes,
     decode_data,
     encode_attributes,
@@ -127,9 +129,10 @@ class Head:
         self.end = at
 
 
-def decode_job(id: str, raw: bytes) -> Job:
+def decode_job(id: str, raw: bytes, payloads: Iterator[bytes] = NO_PAYLOADS) -> Job:
+    """Return the job of a record. `payloads` has the next payloads to which the records of a claim refer."""
     if raw[0] == CLAIMED:
-        return _decode_claimed(id, raw)
+        return _decode_claimed(id, raw, payloads)
     head = Head(raw)
     _check_head(head)
     flags, at = head.flags, head.end
@@ -144,7 +147,7 @@ def decode_job(id: str, raw: bytes) -> Job:
         progress, at = read_sized(raw, at)
     return Job(
         id=id,
-        data=decode_data(raw[at:], head.priority),
+        data=decode_data(raw[at:], head.priority, payloads),
         run_at=head.run_at,
         enqueued_at=head.enqueued_at,
         seq=head.seq,
@@ -173,7 +176,7 @@ def _check_head(head: Head) -> None:
         raise ValueError("the record has flags or numbers that no job has")
 
 
-def _decode_claimed(id: str, raw: bytes) -> Job:
+def _decode_claimed(id: str, raw: bytes, payloads: Iterator[bytes]) -> Job:
     """Decode the form `claimed`: the bytes of the run, then the record of the job as it waited."""
     at = end = _RUN_SIZE + int.from_bytes(raw[_RUN_SIZE - 4 : _RUN_SIZE])
     flags, priority, seq, run_at = _HEAD.unpack_from(raw, at)
@@ -182,7 +185,7 @@ def _decode_claimed(id: str, raw: bytes) -> Job:
     at += 19 if flags else 27
     return Job(
         id=id,
-        data=decode_data(raw[at:], priority),
+        data=decode_data(raw[at:], priority, payloads),
         run_at=run_at,
         enqueued_at=int.from_bytes(raw[at - 8 : at]),
         seq=seq,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from struct import Struct as Layout
 from typing import Any, Final, cast, get_type_hints
 
@@ -45,6 +46,8 @@ Argument = bytes | str | int
 #: The scripts know `wake` as a flag beside the rule `never`.
 RULES: Final = {"always": 0, "never": 16, "later": 32, "earlier": 48, "wake": 16}
 WAKES: Final = 8
+#: The most bytes of payloads that one command reads, unless one payload has more.
+READ_AT_ONCE: Final = 2**22
 ENQUEUE_STATUSES: Final[tuple[EnqueueStatus, ...]] = (
     "queued", "updated", "blocked", "duplicate", "completed", "failed", "absent", "full", "dropped",
 )  # fmt: skip
@@ -54,6 +57,7 @@ _SETTING_TYPES: Final = get_type_hints(Settings)
 
 _REQUEST: Final = Layout(">BBhQB")
 _ENQUEUED: Final = Layout(">BBBQQ")
+_REFERENCE: Final = Layout(">20sI")
 
 
 def encode_id(id: str) -> bytes:
@@ -160,12 +164,29 @@ def work_changed(since: str, work: str, now: int) -> bool:
     return count != work or (due.isdecimal() and int(due) <= now)
 
 
-def decode_claim(reply: list[Any]) -> tuple[ClaimResult, bool]:
-    """Return the result of a claim, and whether the script gave up early, so that the caller claims again."""
-    status, now, due, token, taken = reply
+def names_of_payloads(references: bytes) -> Iterator[list[str]]:
+    """Return the names of the payloads of a claim, in lists: one command reads the payloads of each."""
+    names: list[str] = []
+    total = 0
+    for name, size in _REFERENCE.iter_unpack(references):
+        if names and total + size > READ_AT_ONCE:
+            yield names
+            names, total = [], 0
+        names.append(name.decode())
+        total += size
+    yield names
+
+
+def decode_claim(reply: list[Any], payloads: Iterable[bytes]) -> tuple[ClaimResult, bool]:
+    """Return the result of a claim, and whether the script gave up early, so that the caller claims again.
+
+    `payloads` has the payloads of the references in the reply.
+    """
+    status, now, due, token, taken, _ = reply
     try:
+        left = iter(payloads)
         claimed = tuple(
-            jobs.decode_job(id.decode(), raw) for id, raw in zip(taken[::2], taken[1::2], strict=True)
+            jobs.decode_job(id.decode(), raw, left) for id, raw in zip(taken[::2], taken[1::2], strict=True)
         )
     except jobs.DECODE_ERRORS:
         raise _find_unreadable(taken) from None
@@ -183,7 +204,7 @@ def _find_unreadable(taken: list[bytes]) -> Exception:
     """Return the error for the first job of a claim that cannot be decoded."""
     for id, raw in zip(taken[::2], taken[1::2], strict=True):
         try:
-            jobs.decode_job(id.decode(), raw)
+            jobs.decode_job(id.decode(), raw, repeat(b""))
         except jobs.DECODE_ERRORS:
             return jobs.UnreadableRecord("job", id.decode("utf-8", "replace"))
     raise AssertionError("bug in dibs: every job of the claim can be decoded")

@@ -37,9 +37,10 @@ end
 local function amend_data(owner)
   local parts = split_data(owner.data)
   parts.attributes = amend_attributes(parts.attributes)
-  parts.retention, parts.payload = patch.retention or parts.retention, patch.payload or parts.payload
+  parts.retention = patch.retention or parts.retention
+  if patch.payload then parts.payload, parts.by_reference = patch.payload, 0 end
   if patch.lease then parts.overrides = replace_lease(parts.overrides or '{}', patch.lease) end
-  owner.data = join_data(parts)
+  owner.data = patch.payload and stored_data(queue, join_data(parts), 1) or join_data(parts)
 end
 
 local function amend_job(job)

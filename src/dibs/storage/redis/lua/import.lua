@@ -6,7 +6,7 @@
 --          number in them
 -- Returns  1 for each imported id, 0 for each id that exists
 
--- @include outcomes
+-- @include payloads
 -- @include commit
 
 local queue, reply = open_queue(KEYS[1], ARGV[1]), {}
@@ -53,11 +53,12 @@ local function import(id, text, successor, outcome, dropped)
     return 0
   end
   remove_expired(id)
+  text, successor = stored_record(queue, 'waiting', id, text), stored_record(queue, 'successors', id, successor)
   local arrived_as = text ~= '' and import_current(id, text, successor)
   if dropped ~= '' then set_field(queue, 'dropped', id, dropped) end
   if outcome ~= '' and arrived_as ~= 'ended' then
     local parsed = parse_outcome(id, outcome)
-    store_outcome(queue, id, parsed.kind, outcome, parsed.expires_at and decimal(parsed.expires_at) or '+inf')
+    store_outcome(queue, id, parsed.kind, stored_record(queue, 'outcomes', id, outcome), parsed.expires_at and decimal(parsed.expires_at) or '+inf')
   end
   return 1
 end

@@ -12,6 +12,7 @@
 
 -- @include attributes
 -- @include outcomes
+-- @include payloads
 
 -- The size in bytes beyond which an update-only request merges no attributes; MOST_ATTRIBUTES in src/dibs/model/rules.py.
 local MOST_ATTRIBUTES = 65536
@@ -110,11 +111,12 @@ local function add_to_successor(queue, active, request, number)
   return STATUS_BLOCKED, found, successor.first
 end
 
--- Add a new job that is due now, without a key, to the list of its priority; `name` is the priority as text. Return its
--- number.
-local function add_listed(queue, id, priority, name, data)
+-- Add a new job that is due now, without a key, to the list of its priority; `name` is the priority as text. Its data is at `at`
+-- in the text `request`. Return its number.
+local function add_listed(queue, id, priority, name, request, at)
   local number, new_records = next_number(queue), own(queue, 'new_records')
-  local text, n = listed_record(priority, number, queue.now, data), #new_records
+  local text, n = listed_record(priority, number, queue.now, stored_data(queue, request, at, number)), #new_records
+  if string.byte(text, LISTED_HEAD + 1) >= BY_REFERENCE then remember_replaced(queue, 'waiting', id, false) end
   new_records[n + 1], new_records[n + 2], queue.fields.waiting[id] = id, text, text
   local entries = queue.list_entries[name] or new_entries(queue, name)
   entries[#entries + 1] = sub(text, 4, 11) .. id
@@ -125,9 +127,11 @@ end
 local function enqueue_new(queue, request)
   if request.run_at == queue.now and band(string.byte(request.data), HAS_KEY) == 0 and not queue.fair then
     local name = priority_text(request.priority)
-    if list_takes_more(queue, name) then return add_listed(queue, request.id, request.priority, name, request.data) end
+    if list_takes_more(queue, name) then return add_listed(queue, request.id, request.priority, name, request.data, 1) end
   end
-  local job = new_job(request, queue.now, next_number(queue))
+  local number = next_number(queue)
+  request.data = stored_data(queue, request.data, 1, number)
+  local job = new_job(request, queue.now, number)
   add_to_order(queue, job, true)
   log_change(queue, 'queued', job.id, encode_head(job))
   return job.seq
@@ -179,6 +183,7 @@ local function accept(queue, request)
     return STATUS_QUEUED, FOUND_NOTHING, number, number
   end
   local number, status, found, first = next_number(queue), nil, nil, nil
+  request.data = stored_data(queue, request.data, 1, number)
   if waiting then
     status, found, first = update_waiting(queue, parse_job(request.id, waiting), request, number)
   else

@@ -28,8 +28,8 @@ local function earlier(a, b)
 end
 
 -- Return the reply of a claim. Why no texts for its numbers: Redis sends a number with 3,000 instructions less.
-local function claim_reply(queue, status, reply, due)
-  return {status, queue.now, due and decimal(due) or '', queue.work, reply}
+local function claim_reply(queue, status, reply, due, references)
+  return {status, queue.now, due and decimal(due) or '', queue.work, reply, references or ''}
 end
 
 local function claim_step(prefix, manual, lease, limit)
@@ -53,7 +53,7 @@ local function claim_step(prefix, manual, lease, limit)
   local due = next_due(queue)
   if #queue.priorities == 0 and not queue.keyed then return claim_reply(queue, 'claimed', {}) end
   if queue.fair then limits.turns(queue) end
-  local reply, gave_up = claim_due(queue, lease, found.holder, claimable(queue, limit))
+  local reply, gave_up, references = claim_due(queue, lease, found.holder, claimable(queue, limit))
   -- An enqueue of many jobs releases only one blocking claim. A claim that reached its limit
   -- releases the next blocking claim for the remaining jobs (release_blocking_claim in commit.lua).
   queue.limit_reached = #reply == 2 * limit
@@ -61,5 +61,5 @@ local function claim_step(prefix, manual, lease, limit)
   if next(queue.listed_counts) or #queue.events > 0 or queue.touched then commit(true) end
   -- The claim itself may have closed keys.
   if queue.keyed or queue.rate then due = earlier(due, limits.next_due(queue)) end
-  return claim_reply(queue, gave_up and 'incomplete' or 'claimed', reply, due)
+  return claim_reply(queue, gave_up and 'incomplete' or 'claimed', reply, due, references)
 end

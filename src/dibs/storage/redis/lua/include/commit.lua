@@ -4,6 +4,7 @@
 -- @include event_log
 -- @include groups
 -- @include output
+-- @include payloads
 
 local function check_queue(queue)
   if queue.plan ~= EMPTY then
@@ -16,6 +17,7 @@ local function check_queue(queue)
   if queue.touched then limits.check_types(queue) end
   if queue.kept_counts then check_key(queue, 'ends', 'hash') end
   check_log_type(queue)
+  if queue.has_payloads then find_payload_changes(queue) end
   if queue.stream_writes then check_streams(queue) end
 end
 
@@ -51,8 +53,12 @@ end
 
 -- Remove members first, because that frees memory for the additions.
 local function write_plan(queues)
-  for i = 1, #queues do write_planned(queues[i], REMOVE, removals) end
   for i = 1, #queues do
+    write_planned(queues[i], REMOVE, removals)
+    remove_payloads(queues[i])
+  end
+  for i = 1, #queues do
+    write_payloads(queues[i])
     write_new_records(queues[i])
     write_batches(queues[i], false)
     write_planned(queues[i], ADD, additions)

@@ -71,7 +71,7 @@ local function enqueue_requests(skipped, store_batch)
       priority = priority and list_takes_more(queue, name) and priority
     end
     if priority and not waiting[id] and not active[id] then
-      return add_listed(queue, id, priority, name, sub(text, HEAD_SIZE + 1))
+      return add_listed(queue, id, priority, name, text, HEAD_SIZE + 1)
     end
   end
 
@@ -99,7 +99,8 @@ local function enqueue_requests(skipped, store_batch)
     else
       -- The outcome before the request, because a request that supersedes a handed-off run stores another one.
       if request.wants_outcome then
-        outcomes[#outcomes + 1] = outcome_reply(queue, request.id, read_field(queue, 'outcomes', request.id))
+        local outcome = read_field(queue, 'outcomes', request.id)
+        outcomes[#outcomes + 1] = whole_record(queue, 'outcomes', request.id, outcome_reply(queue, request.id, outcome))
       end
       local status, found, first, revision = accept(queue, request)
       answer = pack('>BBBI8I8', status, found, 0, first, revision)

@@ -122,6 +122,8 @@ local function publish_ended(queue, before)
       local text = queue.fields.outcomes and queue.fields.outcomes[id] or ''
       -- Only a step that writes outcomes in the short form has the function that sends them.
       local is_short = text ~= '' and band(string.byte(text), 3) == 0
+      -- The data of an outcome may refer to a large payload.
+      if queue.has_payloads and text ~= '' and not is_short and band(string.byte(text), HAS_DATA) ~= 0 then text = '' end
       if is_short then text = queue.outcome_reply and queue.outcome_reply(queue, id, text) or '' end
       parts[i + 1] = sized(id) .. sized(#text <= MAX_PUBLISHED_BYTES and text or '')
     end

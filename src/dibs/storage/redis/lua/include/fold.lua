@@ -17,7 +17,7 @@ local parse_successor = guarded('successor', function(_, text)
   local flags, priority, run_at, lo, hi, enqueued_at, seq, first, revision, enqueues, at =
     unpack_from('>BhI8I8I8I8I8I8I8I4', text)
   if flags > 31 or seq + revision + enqueues == 0 then error('no successor') end
-  check_data(text, at)
+  payload_at(text, at)
   return {
     replaces = band(flags, 1) ~= 0, lo = band(flags, 2) ~= 0 and lo, hi = band(flags, 4) ~= 0 and hi,
     resets = band(flags, 8) ~= 0, creates = band(flags, 16) == 0, priority = priority, run_at = run_at, enqueued_at = enqueued_at,

@@ -6,7 +6,8 @@
 -- then      I4 + error, I4 + origin, I4 + progress, each if its flag is set
 -- rest      data: B flags, I4 + attributes, I4 + overrides, I4 + retention, I4 + memo, I4 + key (each if its flag is
 --           set), payload
--- flags of data  1 attributes, 2 overrides, 4 retention, 8 memo, 16 key
+-- flags of data  1 attributes, 2 overrides, 4 retention, 8 memo, 16 key, 32 a reference to the payload instead of the payload
+--                (storage/redis/lua/include/payloads.lua)
 --
 -- claimed   B CLAIMED, I8 fence, I8 claimed_at, c32 lease, I4 + holder, then the record of the job as it waited, with the
 --           one flag LISTED or none. Most active jobs have this form: they were enqueued once, and this is their first claim.
@@ -19,6 +20,7 @@
 local LONG, ACTIVE, ERROR, ORIGIN, PROGRESS, LISTED, CANCEL_REQUESTED, HANDED_OFF = 1, 2, 4, 8, 16, 32, 64, 128
 local CLAIMED = ACTIVE + LISTED
 local HAS_ATTRIBUTES, HAS_OVERRIDES, HAS_RETENTION, HAS_MEMO, HAS_KEY = 1, 2, 4, 8, 16
+local BY_REFERENCE, REFERENCE_SIZE = 32, 24
 local band, bor, sub = bit.band, bit.bor, string.sub
 local pack, unpack_from = struct.pack, struct.unpack
 
@@ -140,14 +142,16 @@ local function waiting_record_at(text)
   if size and #text >= at + 3 + size then return at, size end
 end
 
--- Raise an error unless data (storage/redis/lua/include/job_record.lua) begins at `at`.
-local function check_data(text, at)
+-- Return the position of the payload in the data at `at`, or of the reference to it. Raise an error unless data begins there.
+local function payload_at(text, at)
   local flags = string.byte(text, at)
-  if not flags or flags > 31 then error('no data') end
+  if not flags or flags > 63 then error('no data') end
   at = at + 1
-  for i = 0, 4 do
+  for i = 0, flags == 0 and -1 or 4 do
     if band(flags, 2 ^ i) ~= 0 then at = select(2, read_sized(text, at)) end
   end
+  if flags >= BY_REFERENCE and at + REFERENCE_SIZE ~= #text + 1 then error('no reference') end
+  return at
 end
 
 -- Return what the records of one claim share, with the bytes `start` at their beginning; nil for a record of another form.
@@ -242,25 +246,27 @@ local parse_job = guarded('job', function(id, text)
   if band(flags, ERROR) ~= 0 then job.error, at = read_sized(text, at) end
   if band(flags, ORIGIN) ~= 0 then job.origin, at = read_sized(text, at) end
   if band(flags, PROGRESS) ~= 0 then job.progress, at = read_sized(text, at) end
-  check_data(text, at)
+  payload_at(text, at)
   job.data, job.original = sub(text, at), text
   return job
 end)
 
 -- Convert the record of a waiting job to that of an active job. `run` is the run, with `packed`, the first part of a record of
--- the form `claimed`. Return as the second value whether the job was retrying. A record whose data cannot be read must not
+-- the form `claimed`. Return as the second value whether the job was retrying, and as the third one its reference to a payload,
+-- nil for none. A record whose data cannot be read must not
 -- become active: its reader would find the damage only after the claim.
 local function active_record(id, text, run)
   local flags = string.byte(text)
   local data_at = flags == LISTED and 20 or flags == 0 and 28
   if data_at then
-    if string.byte(text, data_at) ~= 0 and not pcall(check_data, text, data_at) then damaged('job', id) end
-    return run.packed .. text, false
+    if string.byte(text, data_at) ~= 0 and not pcall(payload_at, text, data_at) then damaged('job', id) end
+    return run.packed .. text, false, string.byte(text, data_at) >= BY_REFERENCE and sub(text, -REFERENCE_SIZE) or nil
   end
   local job = parse_job(id, text)
   job.fence, job.claimed_at, job.lease, job.holder = run.fence, run.claimed_at, run.lease, run.holder
   job.attempts, job.listed = job.attempts + 1, false
-  return encode_job(job), is_retrying(text)
+  local refers = string.byte(job.data) >= BY_REFERENCE
+  return encode_job(job), is_retrying(text), refers and sub(job.data, -REFERENCE_SIZE) or nil
 end
 
 -- Return the bytes of the head of a job as they were read, without the changes of this step.
@@ -270,9 +276,11 @@ end
 
 local DATA_SECTIONS = {'attributes', 'overrides', 'retention', 'memo', 'key'}
 
--- Return the parts of data as a table with `payload` and, if present, attributes, overrides, retention, memo and key.
+-- Return the parts of data as a table with `payload`, `by_reference` (BY_REFERENCE if the payload is a reference, else 0) and, if
+-- present, attributes, overrides, retention, memo and key.
 local function split_data(data)
-  local flags, at, parts = string.byte(data, 1), 2, {}
+  local flags, at = string.byte(data, 1), 2
+  local parts = {by_reference = band(flags, BY_REFERENCE)}
   for i, name in ipairs(DATA_SECTIONS) do
     if band(flags, 2 ^ (i - 1)) ~= 0 then parts[name], at = read_sized(data, at) end
   end
@@ -282,7 +290,7 @@ end
 
 -- Return data from its parts, as `split_data` returns them.
 local function join_data(parts)
-  local flags, texts = 0, {}
+  local flags, texts = parts.by_reference, {}
   for i, name in ipairs(DATA_SECTIONS) do
     if parts[name] then
       flags = flags + 2 ^ (i - 1)

@@ -96,7 +96,7 @@ local parse_outcome = guarded('outcome', function(id, text)
   if band(flags, HAS_RESULT) ~= 0 then job.result, at = read_sized(text, at) end
   if band(flags, KEEPS_ATTRIBUTES) ~= 0 then job.attributes, at = read_sized(text, at) end
   if band(flags, HAS_DATA) ~= 0 then
-    check_data(text, at)
+    payload_at(text, at)
     job.data = sub(text, at)
   elseif at ~= #text + 1 then
     error('no end')

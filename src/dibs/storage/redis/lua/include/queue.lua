@@ -10,7 +10,8 @@
 -- numbers   I7 number, work, ended, log_size, trimmed, I4 retrying, B keyed, B configured, then c13 PROCESS, I7 ahead for the
 --           latest process with functions, and for that with scripts. `keyed` is 1 while jobs with a key wait, 2 after
 --           that, and 0 in a queue that never had one. `configured` is 1 if a setting has another value than its default,
---           and 2 more after the first output of a run
+--           2 more after the first output of a run, and 4 more
+--           after the first large payload
 -- secret, groups, reported, clock, and a field for each setting
 --
 -- Why two packed fields: a step reads and writes all of these numbers, and each field of its own takes 3,000 instructions
@@ -132,9 +133,9 @@ local function read_numbers(queue, text)
   local keyed, configured
   queue.number, queue.work, queue.ended, queue.log_size, queue.trimmed, queue.retrying, keyed, configured =
     unpack_from('>I7I7I7I7I7I4BB', text)
-  if queue.number > MAX_NUMBER or keyed > 2 or configured > 3 then damaged('meta', 'numbers') end
+  if queue.number > MAX_NUMBER or keyed > 2 or configured > 7 then damaged('meta', 'numbers') end
   queue.keyed, queue.had_keys, queue.configured, queue.processes = keyed == 1, keyed > 0, configured % 2 == 1, sub(text, PROCESSES_AT)
-  queue.has_output = configured > 1
+  queue.has_output, queue.has_payloads = band(configured, 2) ~= 0, band(configured, 4) ~= 0
   local at = string.find(text, PROCESS, PROCESSES_AT, true)
   if at then queue.ahead = unpack_from('>I7', text, at + #PROCESS) end
 end
@@ -145,7 +146,7 @@ local EMPTY = setmetatable({}, {__newindex = function() error('a table of all qu
 -- The settings that are not set, and the tables that most steps do not need.
 local NEW_QUEUE = {__index = {
   plan = EMPTY, new_records = EMPTY, listed_counts = EMPTY, checked = EMPTY, batches = EMPTY, list_entries = EMPTY,
-  events = EMPTY, ended_ids = EMPTY, retentions = EMPTY, retention = ',,,', log_level = 'runs', log_age = DEFAULT_LOG_AGE, log_bytes = DEFAULT_LOG_BYTES,
+  events = EMPTY, ended_ids = EMPTY, retentions = EMPTY, replaced = EMPTY, gone_payloads = EMPTY, new_payloads = EMPTY, retention = ',,,', log_level = 'runs', log_age = DEFAULT_LOG_AGE, log_bytes = DEFAULT_LOG_BYTES,
   request_key_age = DEFAULT_REQUEST_KEY_AGE, log_results = 0,
 }}
 
@@ -202,7 +203,8 @@ end
 local function write_state(queue)
   call('HSET', queue.keys.meta, 'time', pack('>I8I8', queue.now, queue.lead), 'numbers',
     pack('>I7I7I7I7I7I4BB', queue.number, queue.work, queue.ended, queue.log_size, queue.trimmed, math.max(0, queue.retrying),
-      queue.keyed and 1 or queue.had_keys and 2 or 0, (queue.configured and 1 or 0) + (queue.has_output and 2 or 0))
+      queue.keyed and 1 or queue.had_keys and 2 or 0, (queue.configured and 1 or 0) + (queue.has_output and 2 or 0)
+        + (queue.has_payloads and 4 or 0))
       .. queue.processes)
 end
 
@@ -330,8 +332,19 @@ local function prefetch_if_any(queue, name, ids)
   queue.fields[name], queue.proven[name] = setmetatable({}, FALSE_BY_DEFAULT), true
 end
 
+-- The hashes whose records may refer to a large payload (storage/redis/lua/include/payloads.lua).
+local REFERRING = {waiting = true, active = true, successors = true, outcomes = true}
+
+-- Remember the record that this step replaces first, so that `commit` finds the payloads to which no record refers any longer.
+local function remember_replaced(queue, name, id, text)
+  local replaced = own(queue, 'replaced')
+  replaced[name] = replaced[name] or {}
+  if replaced[name][id] == nil then replaced[name][id] = text end
+end
+
 -- Plan to set the value of an id in a hash; `value` false removes the id.
 local function set_field(queue, name, id, value)
+  if queue.has_payloads and REFERRING[name] then remember_replaced(queue, name, id, read_field(queue, name, id)) end
   known_values(queue, name)[id] = value
   plan(queue, 'hash', name, id, value)
 end

@@ -50,10 +50,11 @@ local function encode_origin(name, job, error)
       job.timeouts, job.run_at) .. sized(split_data(job.data).attributes or '') .. error
 end
 
-local function enqueue_fail_job(target, name, job, error)
+local function enqueue_fail_job(queue, target, name, job, error)
   local number = next_number(target)
+  local payload = split_data(whole_data(queue, job.data, 'job', job.id)).payload
   local failed = new_job({id = string.format('%016x', number), priority = 0, run_at = target.now,
-    data = join_data({payload = split_data(job.data).payload})}, target.now, number)
+    data = stored_data(target, join_data({by_reference = 0, payload = payload}), 1, number)}, target.now, number)
   failed.origin = encode_origin(name, job, error)
   add_to_order(target, failed, true)
   log_change(target, 'queued', failed.id, encode_head(failed))
@@ -64,7 +65,7 @@ end
 local function end_run(queue, job, settlement, fail_queue, enqueue_follow_ups)
   end_job(queue, job, settlement)
   if settlement.kind == 2 and queue.fail_handler and not settlement.in_fail_queue then
-    enqueue_fail_job(fail_queue.open(), fail_queue.name, job, settlement.error)
+    enqueue_fail_job(queue, fail_queue.open(), fail_queue.name, job, settlement.error)
   end
   if settlement.follow_up_count > 0 then enqueue_follow_ups() end
 end
