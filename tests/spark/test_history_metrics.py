@@ -182,7 +182,7 @@ def test_the_last_record_of_a_live_id_and_its_later_events_count(run: Run) -> No
         live_read=pa.Table.from_pylist(rows, schema=schema),
         events=events_table(events),
         last_live=live_table([]),
-        read_queues=pa.table({"queue": pa.array([], pa.string())}),
+        unread_queues=pa.table({"queue": pa.array([], pa.string())}),
     )
 
     assert {

@@ -75,6 +75,11 @@ def command() -> None:
     help="Delete events and metrics that are older, in steps of a day. Default: keep all.",
 )
 @click.option(
+    "--adopt",
+    is_flag=True,
+    help="Continue a warehouse with the storage to which dibs move has moved the jobs.",
+)
+@click.option(
     "--since", metavar="TIME", help="Count the metrics again from this time on; the storage is not read."
 )
 @click.option("--until", metavar="TIME", help="With --since: count them up to this time.")
@@ -105,6 +110,7 @@ def history(
     follow: bool,
     every: float,
     keep: float | None,
+    adopt: bool,
     since: str | None,
     until: str | None,
     master: str | None,
@@ -142,7 +148,7 @@ def history(
             session("dibs history", master=master, config={"spark.log.level": "ERROR", **settings})
         if first is not None:
             return rerun(warehouse, first, last, engine=chosen)
-        return update(url, warehouse, queue, engine=chosen, keep=keep)
+        return update(url, warehouse, queue, engine=chosen, keep=keep, adopt=adopt)
 
     with _stop_event() as stop:
         if follow and first is None:

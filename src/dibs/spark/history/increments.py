@@ -24,10 +24,15 @@ from dibs.errors import Refused, StorageReadOnly
 from dibs.spark.connection import shared_url
 from dibs.spark.history.engines import Engine, EngineName, open_engine
 from dibs.spark.history.queries import statement
-from dibs.spark.history.storage_reads import plan_live, plan_read, source_name
+from dibs.spark.history.storage_reads import ADOPT, find_mark, plan_live, plan_read, source_name
 from dibs.spark.history.tables import MINUTE, Sources, TableRows
 from dibs.spark.history.warehouse import LogGap, State, Warehouse, iso_time
 
+#: Live jobs up to which a queue is read by each increment. One with more jobs is read again when
+#: JOBS_PER_SECOND have passed for each: a job costs the server and the reader 27 us together, so that reads
+#: take about 5 % of the time, however large the backlog is.
+ALWAYS_READ: Final = 100_000
+JOBS_PER_SECOND: Final = 2000
 #: Seconds after which the folder of an increment is one that was killed.
 _KILLED_AFTER: Final = 24 * 3600
 
@@ -53,60 +58,77 @@ def update(
     *,
     engine: EngineName = "auto",
     keep: Seconds | None = None,
+    adopt: bool = False,
 ) -> Increment:
     """Add the events since the last increment to the warehouse, a path or a URL such as s3://bucket/history.
 
     The first increment reads the whole logs. Without `queues`, read all queues; the other queues keep the
     jobs that were live at their last read. With `keep`, delete events and metrics that are older, in steps
-    of a day. Raise Refused for a warehouse of another storage, WarehouseBusy if another process has written
-    to the warehouse meanwhile, StorageTooNew for a warehouse that a newer dibs has written, and
-    StorageError if the storage or the warehouse cannot be read. After an error, repeat the call: each event
-    is there once.
+    of a day. A warehouse belongs to the storage whose log has the newest event that the warehouse has read,
+    whatever its URL is. With `adopt`, another storage continues it, to which `dibs move` has moved the jobs:
+    its logs are read from their start. Raise Refused for a warehouse of another storage without `adopt`,
+    WarehouseBusy if another process has written to the warehouse meanwhile, StorageTooNew for a warehouse
+    that a newer dibs has written, and StorageError if the storage or the warehouse cannot be read. After an
+    error, repeat the call: each event is there once.
     """
     storage_url, names = shared_url(url), sorted(set(queues))
     keep_ms = None if keep is None else duration_ms("keep", keep)
     tables = Warehouse(warehouse, create=True)
     state, before = tables.events.state, tables.generation
-    source = source_name(storage_url)
-    if state.source and state.source != source:
-        raise Refused(
-            f"the warehouse {warehouse} holds the history of {state.source}, not of {source}; "
-            "choose another folder",
-            field="warehouse",
-        )
+    state, is_adopted = _continue_state(tables, storage_url, adopt=adopt)
     with _work_folder(tables.location) as folder, open_engine(engine, folder) as opened:
-        # Read the live jobs first; `plan_read` gives the reason.
-        read_jobs = opened.read(storage_url, "live-read", plan_live(storage_url, names))
+        unread = _unread_queues(tables, opened, names, int(time.time() * 1000))
+        # Read the live jobs first; storage_reads.py gives the reason.
+        read_jobs = opened.read(storage_url, "live-read", plan_live(storage_url, names, unread))
         plan = plan_read(storage_url, state.offsets, names, tasks=opened.tasks)
         gaps = (*state.gaps, *(LogGap(queue=queue, at=tables.state.horizon) for queue in plan.gaps))
-        state = replace(state, source=source, offsets=plan.offsets, gaps=gaps, rates=plan.rates)
+        mark = plan.mark or state.mark
+        state = replace(state, offsets=plan.offsets, gaps=gaps, rates=plan.rates, mark=mark)
         events = 0
-        if plan.ranges:
-            new = opened.read(storage_url, "events-read", plan.ranges)
+        if plan.ranges or is_adopted:
+            rows = TableRows("events-read")
+            new = opened.read(storage_url, "events-read", plan.ranges) if plan.ranges else rows
             state = replace(state, increment=state.increment + 1)
             events = new.dataset().count_rows()
             tables.events.append(state, new, increment=state.increment)
-        starts = _follow_events(tables, opened, state, read_jobs, names)
+        starts = _follow_events(tables, opened, state, read_jobs, unread)
     tables.maintain(before, keep_ms, int(time.time() * 1000))
     return Increment(generation=tables.generation, events=events, starts=starts, gaps=plan.gaps)
 
 
+def _continue_state(tables: Warehouse, url: str, *, adopt: bool) -> tuple[State, bool]:
+    """Return the state from which an increment of a storage continues, and whether it adopts the storage."""
+    state, source = tables.events.state, source_name(url)
+    same_url = state.source in ("", source)
+    has_mark = None if state.mark is None else find_mark(url, state.mark)
+    if has_mark or (has_mark is None and same_url):
+        return replace(state, source=source), False
+    if adopt:
+        return replace(state, source=source, offsets={}, mark=None), True
+    if has_mark is None:
+        reason = "may be another storage: the events by which to recognise it were trimmed from its log"
+    else:
+        reason = "is another storage, or was emptied: its log lacks the newest event of the warehouse"
+    raise Refused(
+        f"the warehouse {tables.location} holds the history of {state.source}; {source} {reason}. {ADOPT}",
+        field="warehouse",
+    )
+
+
 def _follow_events(
-    tables: Warehouse, engine: Engine, state: State, read_jobs: TableRows, queues: Sequence[str]
+    tables: Warehouse, engine: Engine, state: State, read_jobs: TableRows, unread: Sequence[str]
 ) -> dict[str, int]:
     """Replace `live`, and count the metrics that have changed since. Return queue -> first counted minute.
 
-    `read_jobs` are the live jobs of the queues that were read; without `queues`, of all queues.
+    `read_jobs` are the live jobs of all queues but those in `unread`, whose jobs stay as they were read last.
     """
     counted = tables.state
     new = tables.events.rows(f"t.increment > {counted.increment}", "increment", counted.increment + 1)
-    # A queue that was not read keeps its live jobs.
-    last_live = tables.live.rows() if queues else TableRows("live")
     sources: Sources = {
         "events": new,
         "live_read": read_jobs,
-        "last_live": last_live,
-        "read_queues": pa.table({"queue": pa.array(queues, pa.string())}),
+        "last_live": tables.live.rows() if unread else TableRows("live"),
+        "unread_queues": pa.table({"queue": pa.array(unread, pa.string())}),
     }
     live = engine.write("live", statement("live", *sources, table="live"), sources)
     sources = {"events": new, "live": live}
@@ -120,10 +142,33 @@ def _follow_events(
     changed = engine.rows(statement("changed", *sources), sources)
     starts = {queue: int(at - at % MINUTE) for queue, at in changed}
     if starts or state.increment != counted.increment:
-        state = replace(state, offsets={}, horizon=horizon, written_at=int(time.time() * 1000))
-        tables.live.replace(state, live)
+        now = int(time.time() * 1000)
+        state = replace(state, offsets={}, mark=None, horizon=horizon, written_at=now)
+        read_at = {queue: now for queue, jobs in _count_jobs(engine, live) if jobs > ALWAYS_READ}
+        read_at |= {queue: at for queue, at in tables.live.state.read_at.items() if queue in unread}
+        tables.live.replace(replace(state, read_at=read_at), live)
         _count_metrics(tables, engine, state, starts)
     return starts
+
+
+def _unread_queues(tables: Warehouse, engine: Engine, names: Sequence[str], now: int) -> list[str]:
+    """Return the queues of `live` whose live jobs an increment does not read.
+
+    These are all but `names`, if there are any; else those with many live jobs that were read lately.
+    """
+    found = _count_jobs(engine, tables.live.rows())
+    if names:
+        return [queue for queue, _ in found if queue not in names]
+    read_at = tables.live.state.read_at
+    return [
+        queue
+        for queue, jobs in found
+        if jobs > ALWAYS_READ and now - read_at.get(queue, 0) < jobs * 1000 / JOBS_PER_SECOND
+    ]
+
+
+def _count_jobs(engine: Engine, live: TableRows) -> list[tuple[str, int]]:
+    return engine.rows("SELECT queue, count(*) FROM live GROUP BY queue", {"live": live})
 
 
 def rerun(

@@ -18,7 +18,7 @@ flow are read: all ids of a queue with a limit by key, and the ids that flows ma
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -30,7 +30,7 @@ from dibs.errors import Refused
 from dibs.model.events import LogEvent
 from dibs.model.job import Job, JobData, Slot, Successor
 from dibs.model.requests import Settings, StartRate
-from dibs.model.results import ExportRecord, State
+from dibs.model.results import EventPage, ExportRecord, State
 from dibs.model.wakeup import flow_of
 from dibs.model.worker_record import without_reserved
 from dibs.spark.connection import StorageConnection, run_in_thread
@@ -38,6 +38,24 @@ from dibs.spark.history.tables import JOB_COLUMNS, table_schema
 from dibs.spark.schemas import arrow_schema
 from dibs.spark.source.pages import PAGE, QueuePart, log_pages, offset_ranges, record_pages
 from dibs.spark.source.record_columns import to_record_batch
+
+#: What to do with a warehouse that holds the history of another storage.
+ADOPT: Final = (
+    "Use another folder for it; or, if the jobs were moved to it, continue this warehouse once with --adopt"
+)
+
+
+class LogMark(Struct, frozen=True, kw_only=True):
+    """An event that an increment has read: the first one behind `after` in the log of a queue.
+
+    A storage that still has it is the storage of the warehouse, whatever its URL is now.
+    """
+
+    queue: str
+    after: str
+    offset: str
+    #: Time of the event, ms.
+    at: int
 
 
 class ReadPart(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,6 +86,8 @@ class ReadPlan(Struct, frozen=True, kw_only=True):
     gaps: tuple[str, ...]
     #: Queue -> its limit on the starts of runs, if it has one.
     rates: dict[str, StartRate]
+    #: The newest event that was seen, or None without a new event.
+    mark: LogMark | None = None
 
 
 def source_name(url: str) -> str:
@@ -84,8 +104,8 @@ def _display_url(url: str) -> str:
         return connection.storage.url
 
 
-def plan_live(url: str, queues: Iterable[str] = ()) -> list[ReadPart]:
-    """Return the live jobs of the queues; without `queues`, of all queues."""
+def plan_live(url: str, queues: Iterable[str] = (), unread: Collection[str] = ()) -> list[ReadPart]:
+    """Return the live jobs of the queues; without `queues`, of all queues but those in `unread`."""
 
     def plan() -> list[ReadPart]:
         with StorageConnection(url) as connection:
@@ -93,7 +113,7 @@ def plan_live(url: str, queues: Iterable[str] = ()) -> list[ReadPart]:
         levels = {info.name: info.settings.log_level for info in infos}
         return [
             ReadPart(queue=name, is_logged=levels.get(name, "off") != "off")
-            for name in sorted(set(queues) or levels)
+            for name in sorted(set(queues) or levels.keys() - set(unread))
         ]
 
     return run_in_thread(plan)
@@ -113,6 +133,7 @@ def plan_read(
 def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: int) -> ReadPlan:
     found: list[ReadPart] = []
     gaps, new_offsets = [], dict(offsets)
+    mark: LogMark | None = None
     with StorageConnection(url) as connection:
         infos = without_reserved(connection.run(connection.storage.queues()))
         keyed = {info.name for info in infos if _has_key_limit(info.settings)}
@@ -123,7 +144,7 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
             if after is not None and until < after:
                 raise Refused(
                     f"the log of queue {queue!r} ends before the offset that this warehouse has read: the "
-                    "storage was emptied, or is another one with the same URL. Use a new warehouse for it",
+                    f"storage was emptied, or is another one. {ADOPT}",
                     field="warehouse",
                 )
             if not until or until == after:
@@ -132,6 +153,8 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
             if page.fell_off and after is not None:
                 gaps.append(queue)
                 after = None
+            seen = _last_mark(queue, after, page)
+            mark = seen if mark is None or (seen is not None and seen.at > mark.at) else mark
             is_short = page.offset >= until
             log = ReadPart(queue=queue, after=after, until=until, is_short=is_short, has_keys=queue in keyed)
             found += _split_range(connection, log, tasks)
@@ -141,7 +164,37 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
         offsets=new_offsets,
         gaps=tuple(gaps),
         rates={info.name: rate for info in infos if (rate := info.settings.rate) is not None},
+        mark=mark,
     )
+
+
+def _last_mark(queue: str, after: str | None, page: EventPage) -> LogMark | None:
+    """Return the last event of a page that was read behind `after`, which is None for the start of a log."""
+    if not page.events:
+        return None
+    # Behind the empty offset, a log says whether its oldest event was trimmed.
+    before = after or ""
+    if len(page.events) > 1:
+        before = page.events[-2][0]
+    offset, event = page.events[-1]
+    return LogMark(queue=queue, after=before, offset=offset, at=event.at)
+
+
+def find_mark(url: str, mark: LogMark) -> bool | None:
+    """Return whether a storage has the event of a mark. None means that its log was trimmed behind it."""
+
+    def find() -> bool | None:
+        with StorageConnection(url) as connection:
+            try:
+                page = connection.run(connection.storage.events(mark.queue, after=mark.after, limit=1))
+            except Refused:
+                # The storage is of another kind, whose offsets have another form.
+                return False
+            if page.fell_off:
+                return None
+            return [(mark.offset, mark.at)] == [(offset, event.at) for offset, event in page.events]
+
+    return run_in_thread(find)
 
 
 def _has_key_limit(settings: Settings) -> bool:

@@ -32,6 +32,7 @@ from msgspec import Struct
 
 from dibs.errors import ConfigurationError, Refused, StorageDamaged, StorageTooNew, StorageUnavailable
 from dibs.model.requests import StartRate
+from dibs.spark.history.storage_reads import LogMark
 from dibs.spark.history.tables import STORED_TABLES, TABLES, TableRows, table_schema
 
 if find_spec("deltalake") is None:
@@ -80,8 +81,10 @@ class State(Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     #: Number of the latest increment with events. `events` has it in a column.
     increment: int = 0
-    #: URL of the storage without secrets; empty before the first increment.
+    #: URL of the storage without secrets, at the last increment; empty before the first one.
     source: str = ""
+    #: The newest event that the increments know the place of. Only in `events`.
+    mark: LogMark | None = None
     #: Queue -> offset at which the next increment starts. Only in `events`.
     offsets: dict[str, str] = {}
     gaps: tuple[LogGap, ...] = ()
@@ -91,6 +94,8 @@ class State(Struct, frozen=True, kw_only=True):
     horizon: int = 0
     #: Time at which an increment wrote `live`, ms. `metrics` that were counted with it have the same.
     written_at: int = 0
+    #: Queue with many live jobs -> time at which they were read, ms. Only in `live`.
+    read_at: dict[str, int] = {}
     #: Version of `live` with which `metrics` were counted.
     live: int = 0
 
