@@ -10,11 +10,10 @@ import pyarrow as pa
 
 from dibs.model.events import LogEvent
 from dibs.model.job import Job, Slot, Successor
-from dibs.spark.history.tables import JOB_COLUMNS
-from dibs.spark.schemas import arrow_schema
+from dibs.spark.history.tables import table_schema
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-EVENTS = pa.schema([*arrow_schema("events"), *((name, pa.string()) for name in JOB_COLUMNS)])
+EVENTS = table_schema("events-read")
 LIVE = pa.schema(
     [
         *((name, pa.string()) for name in ("queue", "id", "state")),

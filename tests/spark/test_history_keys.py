@@ -13,15 +13,17 @@ from dibs.spark.connection import StorageConnection
 from dibs.spark.history import storage_reads
 from dibs.spark.history.engines import EngineName
 from dibs.spark.history.increments import rerun, update
-from dibs.spark.history.reading import table_dataset
+from dibs.spark.history.reading import open_history, table_dataset
 from dibs.spark.source import pages
 from tests.spark.keyed_jobs import RUNS, fill_keyed
-from tests.spark.source_storages import SHARED, at, run_some
+from tests.spark.source_storages import SHARED, at, jobs, run_some
 from tests.spark.warehouse_rows import KEYS, rows
 from tests.storage_urls import new_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from dibs.storage.protocol import Storage
 import asyncio
 from collections.abc import Coroutine, Iterator
 from typing import TypeVar, cast
@@ -112,6 +114,36 @@ def test_other_ids_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "plain": {"d/e/5"},
     } == {queue: {id for name, ids in asked if name == queue for id in ids} for queue, _ in asked}
     assert 2 == max(len(ids) for _, ids in asked)
+
+
+def test_chosen_attributes_come_with_events_and_runs(engine: EngineName, tmp_path: Path) -> None:
+    url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
+    customers = {"a": b'"ada"', "b": b'"bob"', "c": b'"ada"'}
+
+    async def fill(storage: Storage) -> None:
+        for id, customer in customers.items():
+            await storage.enqueue("mail", jobs(id, customer=customer, secret=b"1"))
+        await storage.enqueue("mail", jobs("plain"))
+        await run_some(storage, "mail", [])
+
+    at(url, fill)
+    update(url, warehouse, engine=engine, attributes=["customer", "region"])
+    at(url, lambda storage: run_some(storage, "mail", ["unknown"]))
+    update(url, warehouse, engine=engine)
+
+    expected: dict[str, Any] = {id: [("customer", text.decode())] for id, text in customers.items()}
+    expected |= {"plain": [], "unknown": None}
+    for table in ("events", "runs"):
+        assert expected == {
+            id: row["attributes"] for (_, id), row in rows(warehouse, table, "queue", "id").items()
+        }
+    by_customer = "SELECT attributes['customer'] AS customer, count(*) FROM runs GROUP BY customer"
+    assert {('"ada"', 2), ('"bob"', 1), (None, 2)} == {*open_history(warehouse).sql(by_customer).fetchall()}
+    if engine == "spark":
+        runs = read(warehouse, "runs")
+        runs.createOrReplaceTempView("runs")
+        collected = runs.sparkSession.sql(by_customer).collect()
+        assert {('"ada"', 2), ('"bob"', 1), (None, 2)} == {tuple(row) for row in collected}
 
 
 # -- The log ranges of an increment. These tests do not start Spark ----------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from dibs.errors import Refused
 from dibs.model.requests import SettingsPatch
-from dibs.spark.history import increments
+from dibs.spark.history import increments, storage_reads
 from dibs.spark.history.increments import update
 from dibs.spark.history.warehouse import Warehouse
 from dibs.storage.registry import open_storage
@@ -128,14 +128,14 @@ async def test_a_large_backlog_is_read_seldom_and_exact_again(
         request.getfixturevalue("spark")
     url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
     plans: list[list[str]] = []
-    plan_live = increments.plan_live
+    plan_live = storage_reads.plan_live
 
     def recorded(*arguments: Any) -> Any:
         plan = plan_live(*arguments)
         plans.append([part.queue for part in plan])
         return plan
 
-    monkeypatch.setattr(increments, "plan_live", recorded)
+    monkeypatch.setattr("dibs.spark.history.increments.plan_live", recorded)
     monkeypatch.setattr(increments, "ALWAYS_READ", 3)
     monkeypatch.setattr(increments, "JOBS_PER_SECOND", 0.01)
     async with open_storage(url, clock="manual") as storage:

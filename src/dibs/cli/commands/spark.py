@@ -60,6 +60,12 @@ def command() -> None:
     help="Name of a queue. May be repeated. Default: all queues.",
     shell_complete=complete_queue,
 )
+@click.option(
+    "--attribute",
+    metavar="NAME",
+    multiple=True,
+    help="Add this attribute of the jobs to their events and runs. May be repeated.",
+)
 @click.option("--follow", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
     "--every",
@@ -107,6 +113,7 @@ def history(
     warehouse: str,
     *,
     queue: tuple[str, ...],
+    attribute: tuple[str, ...],
     follow: bool,
     every: float,
     keep: float | None,
@@ -148,7 +155,7 @@ def history(
             session("dibs history", master=master, config={"spark.log.level": "ERROR", **settings})
         if first is not None:
             return rerun(warehouse, first, last, engine=chosen)
-        return update(url, warehouse, queue, engine=chosen, keep=keep, adopt=adopt)
+        return update(url, warehouse, queue, engine=chosen, keep=keep, adopt=adopt, attributes=attribute)
 
     with _stop_event() as stop:
         if follow and first is None:

@@ -59,6 +59,7 @@ def update(
     engine: EngineName = "auto",
     keep: Seconds | None = None,
     adopt: bool = False,
+    attributes: Iterable[str] = (),
 ) -> Increment:
     """Add the events since the last increment to the warehouse, a path or a URL such as s3://bucket/history.
 
@@ -66,7 +67,8 @@ def update(
     jobs that were live at their last read. With `keep`, delete events and metrics that are older, in steps
     of a day. A warehouse belongs to the storage whose log has the newest event that the warehouse has read,
     whatever its URL is. With `adopt`, another storage continues it, to which `dibs move` has moved the jobs:
-    its logs are read from their start. Raise Refused for a warehouse of another storage without `adopt`,
+    its logs are read from their start. The events and runs get the `attributes` with these names, which are
+    read from the record of each job. Raise Refused for a warehouse of another storage without `adopt`,
     WarehouseBusy if another process has written to the warehouse meanwhile, StorageTooNew for a warehouse
     that a newer dibs has written, and StorageError if the storage or the warehouse cannot be read. After an
     error, repeat the call: each event is there once.
@@ -80,7 +82,7 @@ def update(
         unread = _unread_queues(tables, opened, names, int(time.time() * 1000))
         # Read the live jobs first; storage_reads.py gives the reason.
         read_jobs = opened.read(storage_url, "live-read", plan_live(storage_url, names, unread))
-        plan = plan_read(storage_url, state.offsets, names, tasks=opened.tasks)
+        plan = plan_read(storage_url, state.offsets, names, tasks=opened.tasks, attributes=tuple(attributes))
         gaps = (*state.gaps, *(LogGap(queue=queue, at=tables.state.horizon) for queue in plan.gaps))
         mark = plan.mark or state.mark
         state = replace(state, offsets=plan.offsets, gaps=gaps, rates=plan.rates, mark=mark)

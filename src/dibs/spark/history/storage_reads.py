@@ -7,12 +7,12 @@ identify it. In the opposite order, such a job could be missing from both.
 Jobs that ended are not read, however many outcomes the storage keeps. The reader lists one state after
 the other. Jobs that change their state during the read are found through the log.
 
-The key and the flow of a job are read from its record, in the increment that reads the event. A record is
-that of an event if its range of revisions is the same: then no enqueue has replaced the data of the job
-since. So a value is exact or missing. docs/reference/warehouse.md says when it is missing.
+The key, the flow and chosen attributes of a job are read from its record, in the increment that reads the
+event. A record is that of an event if its range of revisions is the same: then no enqueue has replaced the
+data of the job since. So a value is exact or missing. docs/reference/warehouse.md says when it is missing.
 
-A read of the records takes longer than the read of the events, so only the ids that may have a key or a
-flow are read: all ids of a queue with a limit by key, and the ids that flows make for their nodes.
+A read of the records takes longer than the read of the events, so without chosen attributes only the ids that
+may have a key or a flow are read: all ids of a queue with a limit by key, and the ids of the nodes of flows.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class ReadPart(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_short: bool = True
     #: True if the queue has a limit by key (per_key or key_rate), so that its jobs may have keys.
     has_keys: bool = False
+    #: Names of the attributes of jobs that the events get.
+    attributes: tuple[str, ...] = ()
     #: False if the queue has no log.
     is_logged: bool = True
 
@@ -120,17 +122,24 @@ def plan_live(url: str, queues: Iterable[str] = (), unread: Collection[str] = ()
 
 
 def plan_read(
-    url: str, offsets: Mapping[str, str], queues: Iterable[str] = (), *, tasks: int = 1
+    url: str,
+    offsets: Mapping[str, str],
+    queues: Iterable[str] = (),
+    *,
+    tasks: int = 1,
+    attributes: tuple[str, ...] = (),
 ) -> ReadPlan:
     """Return the ranges of the logs behind `offsets`; without `queues`, of all queues.
 
     A log with many new events is split into several ranges. Raise Refused if a log ends before its
     offset: then it is not the log that earlier increments have read.
     """
-    return run_in_thread(lambda: _plan_read(url, offsets, set(queues), tasks))
+    return run_in_thread(lambda: _plan_read(url, offsets, set(queues), tasks, attributes))
 
 
-def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: int) -> ReadPlan:
+def _plan_read(
+    url: str, offsets: Mapping[str, str], queues: set[str], tasks: int, attributes: tuple[str, ...]
+) -> ReadPlan:
     found: list[ReadPart] = []
     gaps, new_offsets = [], dict(offsets)
     mark: LogMark | None = None
@@ -156,7 +165,14 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
             seen = _last_mark(queue, after, page)
             mark = seen if mark is None or (seen is not None and seen.at > mark.at) else mark
             is_short = page.offset >= until
-            log = ReadPart(queue=queue, after=after, until=until, is_short=is_short, has_keys=queue in keyed)
+            log = ReadPart(
+                queue=queue,
+                after=after,
+                until=until,
+                is_short=is_short,
+                has_keys=queue in keyed,
+                attributes=attributes,
+            )
             found += _split_range(connection, log, tasks)
             new_offsets[queue] = until
     return ReadPlan(
@@ -293,8 +309,9 @@ NODE_ID: Final = re.compile(r".+/[0-9a-z]+/[0-9]+", re.DOTALL)
 #: Records in memory at once. A result of an outcome may have 1 MiB.
 RECORDS: Final = 100
 
-#: Id, first and last revision of a job -> its key and its flow.
-KnownJobs = Mapping[tuple[str, int, int], tuple[str | None, str | None]]
+#: Id, first and last revision of a job -> its values of JOB_COLUMNS.
+KnownJob = tuple[str | None, str | None, dict[str, str] | None]
+KnownJobs = dict[tuple[str, int, int], KnownJob]
 
 
 def _event_batches(connection: StorageConnection, log: ReadPart) -> Iterator[pa.RecordBatch]:
@@ -310,35 +327,45 @@ def _event_batches(connection: StorageConnection, log: ReadPart) -> Iterator[pa.
 
 
 def _job_column(page: Sequence[tuple[str, LogEvent]], known: KnownJobs, index: int) -> pa.Array:
+    kind = table_schema("events-read").field([*JOB_COLUMNS][index]).type
     if not known:
-        return pa.nulls(len(page), pa.string())
+        return pa.nulls(len(page), kind)
     jobs = (known.get((event.id, event.first, event.revision)) for _, event in page)
-    return pa.array([None if job is None else job[index] for job in jobs], pa.string())
+    values: list[Any] = [None if job is None else job[index] for job in jobs]
+    if pa.types.is_map(kind):
+        values = [None if value is None else [*value.items()] for value in values]
+    return pa.array(values, kind)
 
 
 def _read_jobs(
     connection: StorageConnection, log: ReadPart, page: Sequence[tuple[str, LogEvent]]
 ) -> KnownJobs:
+    every = log.has_keys or log.attributes
     ids = (event.id for _, event in page if event.id)
     # Most ids have no slash, and a search for one takes less time than the pattern.
-    wanted = [*dict.fromkeys(id for id in ids if log.has_keys or ("/" in id and NODE_ID.fullmatch(id)))]
-    known: dict[tuple[str, int, int], tuple[str | None, str | None]] = {}
+    wanted = [*dict.fromkeys(id for id in ids if every or ("/" in id and NODE_ID.fullmatch(id)))]
+    known: KnownJobs = {}
     for begin in range(0, len(wanted), RECORDS):
         part = QueuePart(log.queue, ids=tuple(wanted[begin : begin + RECORDS]))
         for records in record_pages(connection, part):
             for record in records:
-                known.update(_jobs_in(record.id, record.slot))
+                known.update(_jobs_in(record.id, record.slot, log.attributes))
     return known
 
 
-def _jobs_in(id: str, slot: Slot) -> KnownJobs:
+def _jobs_in(id: str, slot: Slot, names: Sequence[str]) -> KnownJobs:
     """Return the jobs of an id: the current one, its successor, and the one that ended last."""
+
+    def values(key: str | None, attributes: Mapping[str, bytes]) -> KnownJob:
+        chosen = {name: attributes[name].decode() for name in names if name in attributes} if names else None
+        return key, flow_of(attributes), chosen
+
     found = {
-        (id, part.first, part.revision): (part.data.key, flow_of(part.data.attributes))
+        (id, part.first, part.revision): values(part.data.key, part.data.attributes)
         for part in (slot.current, slot.successor)
         if part is not None
     }
     if (ended := slot.outcome) is not None:
         key = None if ended.data is None else ended.data.key
-        found[id, ended.first, ended.revision] = (key, flow_of(ended.kept_attributes))
+        found[id, ended.first, ended.revision] = values(key, ended.kept_attributes)
     return found

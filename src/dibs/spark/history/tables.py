@@ -67,7 +67,8 @@ IDS_COLUMNS: Final = {
     "last_end_at": "timestamp",
 }
 #: Columns of `events` and `runs` that no log has. storage_reads.py reads them from the records of the jobs.
-JOB_COLUMNS: Final = {"key": "string", "flow": "string"}
+#: `attributes` are those that the increment was asked for.
+JOB_COLUMNS: Final = {"key": "string", "flow": "string", "attributes": "texts"}
 #: The number of the increment that collected an event.
 INCREMENT_COLUMN: Final = {"increment": "bigint"}
 #: Columns of the live jobs at the last read of the storage.
@@ -104,6 +105,7 @@ _ARROW_TYPES: Final = {
     "bigint": pa.int64(),
     "double": pa.float64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    "texts": pa.map_(pa.string(), pa.string()),
 }
 
 
