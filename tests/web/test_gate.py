@@ -227,7 +227,7 @@ async def test_no_request_compiles_a_template_after_the_preparation(
             selection = {"act": "forget", "job": "a"}
             answers = [
                 await browser.post("selected", {"queue": "q"}, selection),
-                await browser.post("retry_matching", {"queue": "q"}),
+                await browser.post("matching", {"queue": "q"}),
                 await browser.post("retry", {"queue": "", "id": "a"}),
             ]
 

@@ -91,7 +91,7 @@ async def test_no_page_shows_a_value(
             assert answer.status_code in (200, 303), path
             assert SECRET not in text, path
     for action, fields in (
-        ("retry_matching", {}),
+        ("matching", {}),
         ("selected", {"act": "forget", "job": "failed"}),
         ("retry_selected", {"job": f"{queue.name}/failed"}),
     ):
@@ -123,7 +123,7 @@ async def test_the_groups_of_hidden_messages_confirm_no_guess(any_app: Dibs, any
             page = await browser.text("/failures", queue=any_queue.name)
             keys.append(set(re.findall(r"group=(\w+)", page)))
             [key, *_] = sorted(keys[-1])
-            counted = await browser.post("retry_matching", {"queue": any_queue.name, "group": key})
+            counted = await browser.post("matching", {"queue": any_queue.name, "group": key})
 
             assert f"{3 - len(keys[-1])} job" in counted.text
 
@@ -215,7 +215,7 @@ async def test_no_form_is_an_error_of_the_server(any_app: Dibs, queue: Queue, va
     )
     headers = {"Origin": HOST, "Content-Type": "application/x-www-form-urlencoded"}
     async with browse(dibs_web(any_app, allow=may("write"))) as browser:
-        for action in (*WRITES, "selected", "retry_selected", "retry_matching"):
+        for action in (*WRITES, "selected", "retry_selected", "matching"):
             for name in names.split():
                 body = f"{name}={value}&act=run_now&confirmed=1&job={value}&data=1"
                 answer = await browser.client.post(

@@ -20,7 +20,7 @@ ACTIONS = (
     *("pause", "resume", "pause_all", "resume_all"),
     *("configure", "cancel", "cancel_running", "retry", "run_now", "forget", "amend", "signal"),
     *("pause_schedule", "resume_schedule", "remove_schedule"),
-    *("enqueue", "retry_selected", "retry_matching", "selected", "cancel_flow", "retry_flow"),
+    *("enqueue", "retry_selected", "matching", "selected", "cancel_flow", "retry_flow"),
 )
 
 
@@ -237,7 +237,7 @@ def test_origins_are_compared_by_host_and_port() -> None:
     assert not is_same_origin({"host": "a.example"})
 
 
-@pytest.mark.parametrize("action", ["retry_selected", "retry_matching"])
+@pytest.mark.parametrize("action", ["retry_selected", "matching"])
 async def test_bulk_retries_are_logged_without_values(
     jobs: Dibs, action: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -247,7 +247,7 @@ async def test_bulk_retries_are_logged_without_values(
         await browser.post(action, {"queue": "q"}, fields)
 
     assert f"{action} of " in caplog.text
-    assert "0 queued" in caplog.text
+    assert "0 enqueued again" in caplog.text
     assert "swordfish" not in caplog.text
 
 

@@ -222,7 +222,7 @@ class NotingStorage(CountingStorage):
         return call
 
 
-@pytest.mark.parametrize("page", [*Pages(Source(Dibs("memory:"))).kinds, "do/retry_matching"])
+@pytest.mark.parametrize("page", [*Pages(Source(Dibs("memory:"))).kinds, "do/matching"])
 async def test_each_page_reads_with_a_limit(page: str) -> None:
     app = Dibs("memory:", flows=True)
     storage = NotingStorage(open_storage("memory:"))
@@ -231,8 +231,8 @@ async def test_each_page_reads_with_a_limit(page: str) -> None:
             await fail(app.queue("q"), "a")
             async with browse(dibs_web(app, allow=may("write"))) as browser:
                 storage.limits.clear()
-                if page == "do/retry_matching":
-                    answer = await browser.post("retry_matching", {"queue": "q"})
+                if page == "do/matching":
+                    answer = await browser.post("matching", {"queue": "q"})
                 else:
                     path = "" if page == "overview" else page
                     answer = await browser.get(f"/{path}?{PARAMS.get(page, '')}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import AsyncIterator
-from urllib.parse import quote
+from collections.abc import AsyncIterator, Mapping
+from urllib.parse import parse_qsl, quote
 
 import msgspec
 import pytest
@@ -13,12 +14,27 @@ from dibs import Dibs, Queue
 from dibs.client.calls.run_steps import encode_memo
 from dibs.client.calls.signals import StoredWait
 from dibs.model.requests import HandOff, Release, Settlement
-from dibs.web import dibs_web, writes
+from dibs.web import bulk, dibs_web
+from dibs.web.writes import ACTIONS
 from tests.web import shop
 from tests.web.conftest import HOST, Browser, browse, may
 from tests.web.jobs import claim, fail, slot_of, storage_of
 
 HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">')
+
+
+def fields_of(page: str) -> dict[str, str]:
+    """Return the hidden fields of the form of the next step."""
+    return dict(HIDDEN.findall(page.partition("do/matching")[2]))
+
+
+async def finish(writer: Browser, params: Mapping[str, str], page: str) -> tuple[str, int]:
+    """Submit the form of each next step, as the script does. Return the last page and the number of steps."""
+    steps = 0
+    while 'class="act steps"' in page:
+        steps += 1
+        page = (await writer.post("matching", params, fields_of(page))).text
+    return page, steps
 
 
 async def settings_of(queue: Queue) -> object:
@@ -307,8 +323,8 @@ async def test_all_failures_of_a_group_are_counted_and_then_retried(
     writer: Browser, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The steps read two jobs each, so that several are needed. The browser repeats the form."""
-    monkeypatch.setattr(writes, "PAGE_SIZE", 2)
-    monkeypatch.setattr(writes, "STEP_JOBS", 2)
+    monkeypatch.setattr(bulk, "PAGE_SIZE", 2)
+    monkeypatch.setattr(bulk, "STEP_JOBS", 2)
     for number in range(5):
         await fail(any_queue, f"job-{number}", "shop.Broken", f"number {number}")
     await fail(any_queue, "other", "shop.Other", "other")
@@ -317,17 +333,13 @@ async def test_all_failures_of_a_group_are_counted_and_then_retried(
     assert group is not None
     params = {"queue": any_queue.name, "group": group[1]}
 
-    counted = await writer.post("retry_matching", params)
+    counted = await writer.post("matching", params)
     assert 5 == (await any_queue.counts()).failed - 1
-    steps, answer = 0, counted
-    while 'class="act steps"' in answer.text:
-        steps += 1
-        fields = dict(HIDDEN.findall(answer.text.partition("retry_matching")[2]))
-        answer = await writer.post("retry_matching", params, fields)
+    done, steps = await finish(writer, params, counted.text)
     counts = await any_queue.counts()
 
     assert '<p class="big">5 jobs</p>' in counted.text
-    assert "<strong>5</strong> enqueued again. Done." in answer.text
+    assert "<strong>5</strong> enqueued again. Done." in done
     assert 2 <= steps <= 4
     assert (5, 1) == (counts.waiting, counts.failed)
 
@@ -336,20 +348,18 @@ async def test_a_bulk_retry_spreads_the_starts_over_a_time(
     writer: Browser, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step of two jobs is a share of the hour; the time travels with the form."""
-    monkeypatch.setattr(writes, "PAGE_SIZE", 2)
-    monkeypatch.setattr(writes, "STEP_JOBS", 2)
+    monkeypatch.setattr(bulk, "PAGE_SIZE", 2)
+    monkeypatch.setattr(bulk, "STEP_JOBS", 2)
     for number in range(6):
         await fail(any_queue, f"job-{number}")
     params = {"queue": any_queue.name}
-    answer = await writer.post("retry_matching", params)
-    fields = dict(HIDDEN.findall(answer.text.partition("retry_matching")[2]))
-    refused = await writer.post("retry_matching", params, {**fields, "over": "soon"})
+    answer = await writer.post("matching", params)
+    fields = fields_of(answer.text)
+    refused = await writer.post("matching", params, {**fields, "over": "soon"})
     assert (400, 6) == (refused.status_code, (await any_queue.counts()).failed)
 
-    answer = await writer.post("retry_matching", params, {**fields, "over": "1h"})
-    while 'class="act steps"' in answer.text:
-        fields = dict(HIDDEN.findall(answer.text.partition("retry_matching")[2]))
-        answer = await writer.post("retry_matching", params, fields)
+    answer = await writer.post("matching", params, {**fields, "over": "1h"})
+    await finish(writer, params, answer.text)
 
     starts = [
         (status.run_at - status.enqueued_at).total_seconds()
@@ -361,14 +371,73 @@ async def test_a_bulk_retry_spreads_the_starts_over_a_time(
 
 async def test_jobs_that_failed_after_the_count_are_left(writer: Browser, any_queue: Queue) -> None:
     await fail(any_queue, "early")
-    counted = await writer.post("retry_matching", {"queue": any_queue.name})
-    fields = dict(HIDDEN.findall(counted.text.partition("retry_matching")[2]))
+    counted = await writer.post("matching", {"queue": any_queue.name})
+    fields = fields_of(counted.text)
     fields["before"] = str(int(fields["before"]) - 3_600_000)
 
-    answer = await writer.post("retry_matching", {"queue": any_queue.name}, fields)
+    answer = await writer.post("matching", {"queue": any_queue.name}, fields)
 
     assert "<strong>0</strong> enqueued again. Done." in answer.text
     assert 1 == (await any_queue.counts()).failed
+
+
+async def test_all_waiting_jobs_that_match_a_filter_are_cancelled(
+    writer: Browser, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that are enqueued after the count stay, also if they match."""
+    monkeypatch.setattr(bulk, "PAGE_SIZE", 2)
+    monkeypatch.setattr(bulk, "STEP_JOBS", 2)
+    for number in range(5):
+        await any_queue.enqueue({"customer": "acme"}, id=f"acme-{number}", delay=60 * (number % 2))
+    await any_queue.enqueue({"customer": "other"}, id="other")
+    page = await writer.text("/queue", name=any_queue.name, state="waiting", part="ACME")
+    address = re.search(r'action="/(do/matching[^"]+act=cancel[^"]*)"', page)
+    assert address is not None
+    params = dict(parse_qsl(html.unescape(address[1]).partition("?")[2]))
+    counted = await writer.post("matching", params)
+    early = {**fields_of(counted.text), "before": "1"}
+    left, _ = await finish(writer, params, (await writer.post("matching", params, early)).text)
+    assert "<strong>0</strong> cancelled. Done." in left
+
+    done, _ = await finish(writer, params, counted.text)
+    counts = await any_queue.counts()
+
+    assert '<p class="big">5 jobs</p>' in counted.text
+    assert "<strong>5</strong> cancelled. Done." in done
+    assert (1, 5) == (counts.waiting, counts.cancelled)
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "after"),
+    [
+        ("scheduled", "run_now", (3, 0, 0)),
+        ("scheduled", "forget", (0, 0, 0)),
+        ("active", "cancel_running", (0, 0, 3)),
+    ],
+)
+async def test_other_actions_take_all_jobs_of_a_list(
+    writer: Browser, any_queue: Queue, state: str, name: str, after: tuple[int, int, int]
+) -> None:
+    for number in range(3):
+        await any_queue.enqueue({}, id=f"job-{number}", delay=60 if state == "scheduled" else 0)
+    if state == "active":
+        await claim(any_queue, 3)
+    params = {"queue": any_queue.name, "state": state, "act": name}
+    counted = await writer.post("matching", params)
+    done, _ = await finish(writer, params, counted.text)
+    counts = await any_queue.counts()
+
+    assert '<p class="big">3 jobs</p>' in counted.text
+    assert f"<strong>3</strong> {ACTIONS[name].done}. Done." in done
+    assert after == (counts.waiting - counts.scheduled, counts.scheduled, counts.active)
+
+
+@pytest.mark.parametrize(("state", "name"), [("waiting", "retry"), ("gone", "cancel"), ("failed", "explode")])
+async def test_an_action_that_a_list_lacks_is_refused(writer: Browser, state: str, name: str) -> None:
+    answer = await writer.post("matching", {"queue": "q", "state": state, "act": name})
+
+    assert 400 == answer.status_code
+    assert "use one of" in answer.text
 
 
 async def test_an_unknown_action_is_not_found(writer: Browser) -> None:

@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dibs.app import Dibs
 from dibs.errors import BatchRefused, ConfigurationError, DibsError, Refused
 from dibs.web import text
+from dibs.web.bulk import Bulk, bulk_from, bulk_step, count_matching, retry_selected
 from dibs.web.json_api import ApiRoutes
 from dibs.web.live import Live, TooManyViewersError, Watch
 from dibs.web.pages import Alarm, Page, PageKey, Pages, reason_of
@@ -48,16 +49,11 @@ from dibs.web.writes import (
     ACTIONS,
     OFFERED,
     WRITES,
-    RetryProgress,
     Write,
     act,
-    count_matching,
     do_write,
     log_write,
-    retry_selected,
-    retry_step,
     select,
-    storage_time,
 )
 
 HERE: Final = Path(__file__).parent
@@ -211,10 +207,6 @@ def static_name(name: str) -> str:
 _DIGESTS: dict[str, str] = {}
 
 
-#: Largest number in a hidden field of a bulk retry.
-MOST: int = 2**53
-
-
 @define(eq=False)
 class Routes:
     """The handlers of all routes."""
@@ -233,7 +225,7 @@ class Routes:
             Route("/live/{name}", self.stream),
             Route("/report", self.report),
             *ApiRoutes(self.pages, self._changed).all(),
-            Route("/do/retry_matching", self.retry_matching, methods=["POST"]),
+            Route("/do/matching", self.matching, methods=["POST"]),
             Route("/do/retry_selected", self.retry_selected, methods=["POST"]),
             Route("/do/selected", self.selected, methods=["POST"]),
             Route("/do/{action}", self.write, methods=["POST"]),
@@ -336,14 +328,14 @@ class Routes:
         try:
             form = await read_form_body(request)
             state = await retry_selected(self.pages.source, form.all("job"))
-            log_write("retry_selected", state.queue, f"{state.total} jobs", _queued(state))
+            log_write("retry_selected", state.queue, f"{state.total} jobs", _summary(state))
         except ForbiddenError as error:
             return self._forbidden(request, error)
         except DibsError as error:
             return self._problem(request, error)
         finally:
             self._changed()
-        return self._progress(request, state)
+        return self._other(request, "bulk.html", 200, state=state, matching=None)
 
     async def selected(self, request: Request) -> Response:
         """Do an action on the selected jobs of a queue, some actions after a question."""
@@ -364,34 +356,23 @@ class Routes:
             self._changed()
         return self._other(request, "selected.html", 200, selection=selection)
 
-    async def retry_matching(self, request: Request) -> Response:
-        """Count the failed jobs that match; after the confirmation retry them, one step for each request."""
-        params = request.query_params
-        queue, group = params.get("queue", ""), params.get("group", "")
-        source = self.pages.source
+    async def matching(self, request: Request) -> Response:
+        """Count the jobs of a list that match; after the confirmation do the next step of the action."""
+        source, matching = self.pages.source, None
         try:
             form = await read_form_body(request)
-            if not form.get("confirmed"):
-                storage = await source.storage()
-                before = await storage_time(storage, queue)
-                matching, read, total = await count_matching(source, queue, group)
-                return self._confirm(
-                    request, RetryProgress(queue, group, before, read, total, {}, (), ""), matching
-                )
-            state = await retry_step(source, _progress_from(queue, group, form))
+            bulk = bulk_from(request.query_params, form)
+            if form.get("confirmed"):
+                bulk = await bulk_step(source, bulk)
+                log_write("matching", bulk.queue, f"{bulk.read} {bulk.state} jobs", _summary(bulk))
+                self._changed()
+            else:
+                bulk, matching = await count_matching(source, bulk)
         except ForbiddenError as error:
             return self._forbidden(request, error)
         except DibsError as error:
             return self._problem(request, error)
-        log_write("retry_matching", queue, f"{state.read} failed jobs", _queued(state))
-        self._changed()
-        return self._progress(request, state)
-
-    def _confirm(self, request: Request, state: RetryProgress, matching: int) -> Response:
-        return self._other(request, "retry.html", 200, state=state, matching=matching)
-
-    def _progress(self, request: Request, state: RetryProgress) -> Response:
-        return self._other(request, "retry.html", 200, state=state, matching=None)
+        return self._other(request, "bulk.html", 200, state=bulk, matching=matching)
 
     def _changed(self) -> None:
         self.pages.forget()
@@ -484,32 +465,8 @@ def error_text(error: DibsError) -> str:
     return str(error)
 
 
-def _queued(state: RetryProgress) -> str:
-    return f"{state.answers.get('queued', 0)} queued"
-
-
-def _progress_from(queue: str, group: str, form: Form) -> RetryProgress:
-    """Return the state that a form carries. A wrong value only changes the numbers that its sender sees."""
-    answers = {
-        name.removeprefix("answer-"): _number(value)
-        for name, value in form.pairs
-        if name.startswith("answer-")
-    }
-    return RetryProgress(
-        queue=queue,
-        group=group,
-        before=_number(form.get("before")),
-        read=_number(form.get("read")),
-        total=_number(form.get("total")),
-        answers=answers,
-        others=(),
-        after=form.get("after"),
-        over=form.get("over").strip(),
-    )
-
-
-def _number(text: str) -> int:
-    return min(int(text), MOST) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+def _summary(bulk: Bulk) -> str:
+    return f"{bulk.done} {bulk.action.done}"
 
 
 log = logging.getLogger("dibs.web")

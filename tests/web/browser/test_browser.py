@@ -10,7 +10,7 @@ import pytest
 
 from dibs import Dibs, Queue
 from dibs.storage.registry import open_storage
-from dibs.web import live, writes
+from dibs.web import bulk, live
 from tests.web import shop
 from tests.web.browser.conftest import WIDTHS, Viewer, viewing
 from tests.web.jobs import CountingStorage, claim, complete, fail
@@ -140,8 +140,8 @@ async def test_a_storage_that_goes_away_and_returns_is_shown() -> None:
 async def test_failures_are_retried_by_selection_and_all_together(
     any_app: Dibs, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writes, "PAGE_SIZE", 2)
-    monkeypatch.setattr(writes, "STEP_JOBS", 2)
+    monkeypatch.setattr(bulk, "PAGE_SIZE", 2)
+    monkeypatch.setattr(bulk, "STEP_JOBS", 2)
     for number in range(7):
         await fail(any_queue, f"job-{number}", "shop.Broken", f"number {number}")
     async with viewing(any_app) as viewer:
@@ -162,6 +162,35 @@ async def test_failures_are_retried_by_selection_and_all_together(
         counts = await any_queue.counts()
 
         assert (7, 0) == (counts.waiting, counts.failed)
+
+
+@pytest.mark.parametrize(("width", "theme"), [("phone", "dark"), ("desk", "light")])
+async def test_all_jobs_that_match_a_filter_are_cancelled(
+    any_app: Dibs, any_queue: Queue, monkeypatch: pytest.MonkeyPatch, width: str, theme: str
+) -> None:
+    monkeypatch.setattr(bulk, "PAGE_SIZE", 10)
+    monkeypatch.setattr(bulk, "STEP_JOBS", 10)
+    for number in range(36):
+        await any_queue.enqueue({"customer": "acme" if number % 2 else "other"}, id=f"job-{number}")
+    async with viewing(any_app, WIDTHS[width], theme) as viewer:
+        page = viewer.page
+        await viewer.open(f"queue?name={any_queue.name}&state=waiting")
+        await page.get_by_label("Arguments or error contain").fill("acme")
+        await page.get_by_role("button", name="Filter").click()
+        await page.get_by_text("All that match:").wait_for()
+        sideways = [await viewer.overflow()]
+        await page.get_by_role("button", name="Cancel…").click()
+        await viewer.sees("18 jobs")
+        sideways.append(await viewer.overflow())
+        await page.get_by_role("button", name="Cancel them").click()
+        await page.get_by_text("Done.").wait_for()
+        sideways.append(await viewer.overflow())
+        shown = await page.locator("main").inner_text()
+        counts = await any_queue.counts()
+
+    assert "18 cancelled. Done." in shown
+    assert (18, 18) == (counts.waiting, counts.cancelled)
+    assert [0, 0, 0] == sideways
 
 
 async def test_a_job_is_enqueued_from_the_form_of_its_task() -> None:

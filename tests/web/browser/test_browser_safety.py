@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Route
 
 from dibs import Dibs, Queue
-from dibs.web import writes
+from dibs.web import bulk
 from tests.web.browser.conftest import WIDTHS, chromium, require_browser, serving, viewing
 from tests.web.jobs import fail
 from tests.web.test_gate import TOKEN
@@ -100,8 +100,8 @@ async def test_another_site_of_the_host_cannot_write(any_app: Dibs, any_queue: Q
 async def test_a_retry_goes_on_step_by_step_after_a_click(
     any_app: Dibs, any_queue: Queue, width: str, theme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writes, "PAGE_SIZE", 2)
-    monkeypatch.setattr(writes, "STEP_JOBS", 2)
+    monkeypatch.setattr(bulk, "PAGE_SIZE", 2)
+    monkeypatch.setattr(bulk, "STEP_JOBS", 2)
     for number in range(7):
         await fail(any_queue, f"job-{number}", "shop.Broken", f"number {number}")
     async with viewing(any_app, WIDTHS[width], theme) as viewer:
