@@ -239,12 +239,13 @@ async def test_workers_are_listed_by_the_jobs_that_they_hold(any_url: str) -> No
 
 
 async def test_the_storage_is_described(reader: Browser, any_app: Dibs, any_queue: Queue) -> None:
-    await any_queue.configure(max_active=7)
+    await any_queue.configure(max_active=7, max_waiting=9, fair=True, shares={"acme": 0})
 
     page = await reader.text("/place")
 
     assert html.escape(any_app.storage.durability).replace("&#x27;", "&#39;") in page
-    assert "max_active: 7" in page
+    for text in ("max_active: 7", "max_waiting: 9", "fair: keys take turns", "shares: acme paused"):
+        assert text in page
 
 
 async def test_the_findings_of_an_examination_are_shown(any_url: str) -> None:

@@ -90,5 +90,5 @@ def _driver(storage: Storage) -> Iterator[tuple[str, str]]:
 
 def _changed(settings: Settings) -> str:
     defaults = dict(setting_rows(Settings()))
-    rows = [f"{name}: {text}" for name, text in setting_rows(settings) if text != defaults[name]]
+    rows = [f"{name}: {text}" for name, text in setting_rows(settings) if text != defaults.get(name)]
     return ", ".join(["paused", *rows] if settings.paused else rows)
