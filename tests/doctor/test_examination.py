@@ -135,6 +135,19 @@ async def test_paused_queues_with_jobs_are_found(any_url: str) -> None:
         assert [("queue-paused", "closed"), ("queue-paused", "paused")] == await findings(storage)
 
 
+async def test_due_jobs_of_a_paused_key_are_found(any_url: str) -> None:
+    async with open_storage(any_url) as storage:
+        await put_record(storage, "held", "later", "free")
+        for queue in ("held", "later", "free"):
+            await storage.configure(queue, SettingsPatch(shares={"acme": 0}))
+        keyed = JobData(key="acme")
+        await storage.enqueue("held", [EnqueueRequest(job=NewJob(id="a", data=keyed))])
+        await storage.enqueue("later", [EnqueueRequest(job=NewJob(id="a", data=keyed, delay=60_000))])
+        await enqueue(storage, "free", "a")
+
+        assert [("key-paused", "held")] == await findings(storage)
+
+
 async def test_a_queue_at_its_bound_is_found(any_url: str) -> None:
     async with open_storage(any_url) as storage:
         await put_record(storage, "full", "almost")

@@ -130,6 +130,12 @@ PAUSED: Final = Rule(
     "No worker claims these jobs, also not those that are due.",
     "`dibs resume QUEUE`, or `dibs configure QUEUE --max-active NUMBER`, once the reason is gone.",
 )
+KEY_PAUSED: Final = Rule(
+    "key-paused",
+    "warning",
+    "No worker claims the due jobs of these keys; other jobs of the queue go on.",
+    "`dibs resume QUEUE --key KEY`, once the reason is gone.",
+)
 HANDLER_MISSING: Final = Rule(
     "failure-handler-missing",
     "warning",
@@ -199,6 +205,32 @@ def _paused(facts: Facts) -> Iterator[Finding]:
             yield PAUSED.finding(f"the queue is {reason}, and {counts.waiting:,} jobs wait", name)
 
 
+#: Waiting jobs that are looked at in one queue with a paused key, and the queues that are looked at.
+MOST_WAITING: Final = 100
+MOST_PAUSING: Final = 20
+
+
+async def check_keys(storage: Storage, facts: Facts) -> AsyncIterator[Finding]:
+    """Yield a finding for each queue in which the first waiting jobs are due and their keys are paused."""
+    pausing = [
+        (name, settings, counts)
+        for name, settings, counts in facts.counted()
+        if 0 in settings.shares.values() and counts.waiting > counts.scheduled
+    ]
+    for name, settings, counts in pausing[:MOST_PAUSING]:
+        now = (await storage.renew([name], UNUSED_LEASE, 1))[name].now
+        page = await storage.list(name, "waiting", limit=MOST_WAITING)
+        jobs = [slot.current for _, slot in page.items if slot.current is not None]
+        held = [
+            job.data.key for job in jobs if job.run_at <= now and settings.shares.get(job.data.key or "") == 0
+        ]
+        if held:
+            keys = sorted({key for key in held if key is not None})
+            named = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more keys" if len(keys) > 3 else "")
+            some = f"of {len(jobs):,} examined jobs, " if counts.waiting > len(jobs) else ""
+            yield KEY_PAUSED.finding(f"{some}{len(held):,} are due and held by the paused keys {named}", name)
+
+
 def _full(facts: Facts) -> Iterator[Finding]:
     for name, settings, counts in facts.counted():
         if settings.max_waiting is not None and counts.waiting >= settings.max_waiting:
@@ -246,8 +278,8 @@ SETTINGS: Final = Rule(
     "Deploy the same code to all workers of the queue.",
 )
 RULES: Final = (
-    NOT_SERVED, RUNS_FAIL, PAUSED, FULL, HANDLER_MISSING, HANDLER_FAILED, KEPT_FOR_EVER, EXPIRED, NOT_READY,
-    VERSIONS, SETTINGS,
+    NOT_SERVED, RUNS_FAIL, PAUSED, KEY_PAUSED, FULL, HANDLER_MISSING, HANDLER_FAILED, KEPT_FOR_EVER, EXPIRED,
+    NOT_READY, VERSIONS, SETTINGS,
     DIFFERS, LEAD,
 )  # fmt: skip
 

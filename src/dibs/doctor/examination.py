@@ -10,7 +10,14 @@ from typing import Final, TypeVar
 
 from attrs import evolve, field, frozen
 
-from dibs.doctor.checks import check_clock, check_leases, check_queues, check_runs, check_workers
+from dibs.doctor.checks import (
+    check_clock,
+    check_keys,
+    check_leases,
+    check_queues,
+    check_runs,
+    check_workers,
+)
 from dibs.doctor.facts import Facts, read_facts
 from dibs.errors import StorageDamaged
 from dibs.model.findings import SEVERITIES, Finding, Rule
@@ -108,6 +115,7 @@ async def _examine_content(storage: Storage, clock: Callable[[], float]) -> Repo
         return Report(storage.url, storage.durability, tuple(findings), was_opened=True)
     findings += [*check_queues(facts), *check_workers(facts), *_uncounted(facts)]
     findings += await bounded("retrying jobs", _all(check_runs(storage, facts))) or ()
+    findings += await bounded("paused keys", _all(check_keys(storage, facts))) or ()
     findings += await bounded("leases", _all(check_leases(storage, facts))) or ()
     return Report(
         storage.url,
