@@ -84,8 +84,27 @@ async def test_settings_are_stored(writer: Browser, any_queue: Queue) -> None:
     assert (None, "runs") == (second.max_active, second.log_level)  # type: ignore[attr-defined]
 
 
+async def test_turns_and_shares_of_keys_are_stored(writer: Browser, any_queue: Queue) -> None:
+    await writer.post(
+        "configure", {"queue": any_queue.name}, {"fair": "yes", "shares": "a=b=3\r\nold = 0\r\n"}
+    )
+    first = await settings_of(any_queue)
+    await writer.post("configure", {"queue": any_queue.name}, {"fair": "no", "shares": "old=none"})
+    second = await settings_of(any_queue)
+
+    assert (True, {"a=b": 3, "old": 0}) == (first.fair, first.shares)  # type: ignore[attr-defined]
+    assert (False, {"a=b": 3}) == (second.fair, second.shares)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
-    "fields", [{"max_active": "many", "log_level": "all"}, {"max_active": "1", "log_level": "loud"}]
+    "fields",
+    [
+        {"max_active": "many", "log_level": "all"},
+        {"max_active": "1", "log_level": "loud"},
+        {"shares": "acme"},
+        {"shares": "acme=many"},
+        {"shares": "=1"},
+    ],
 )
 async def test_a_bad_setting_is_refused(writer: Browser, any_queue: Queue, fields: dict[str, str]) -> None:
     answer = await writer.post("configure", {"queue": any_queue.name}, fields)

@@ -215,12 +215,27 @@ async def _configured(write: Write) -> dict[str, Any]:
     for name, stored in form_values(settings).items():
         shown = write.form.get(f"was-{name}", stored)
         text = write.form.get(name, shown).strip()
-        if text != shown:
-            is_number = name in ("max_active", "per_key", "max_waiting") and text
-            changes[name] = (
-                _whole_number(name, text, ", or nothing for no limit") if is_number else text or None
-            )
+        if text == shown:
+            continue
+        if name == "fair":
+            changes[name] = text == "yes"
+        elif name in ("max_active", "per_key", "max_waiting") and text:
+            changes[name] = _whole_number(name, text, ", or nothing for no limit")
+        else:
+            changes[name] = text or None
+    if shares := write.form.get("shares").strip():
+        changes["shares"] = dict(map(_share, shares.splitlines()))
     return changes
+
+
+def _share(line: str) -> tuple[str, int | None]:
+    """Return a key and its new share from a line such as "acme=3"; "acme=none" removes the entry."""
+    key, equals, share = (part.strip() for part in line.rpartition("="))
+    if not equals:
+        raise Refused(
+            f"shares has the line {line!r:.60}; write a key and a number, as acme=3", field="shares"
+        )
+    return key, None if share == "none" else _whole_number("shares", share, ", or none")
 
 
 async def _amended(write: Write) -> dict[str, Any]:

@@ -48,6 +48,7 @@ def form_values(settings: Settings) -> Mapping[str, str]:
         "key_rate": "" if settings.key_rate is None else format_rate(settings.key_rate),
         "max_waiting": "" if settings.max_waiting is None else str(settings.max_waiting),
         "when_full": settings.when_full,
+        "fair": "yes" if settings.fair else "no",
         "log_level": settings.log_level,
     }
 
