@@ -229,6 +229,72 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "    PERFORM note_start(j.q, level, at, after);",
         "",
     ),
+    "sql_a_key_keeps_its_place_after_it_left": (
+        "no key waits longer than a round",
+        "turns",
+        "coalesce(min(s.place) FILTER (WHERE s.left_at IS NULL),",
+        "coalesce(min(s.place),",
+    ),
+    "sql_a_started_key_keeps_its_place_without_jobs": (
+        "no key waits longer than a round",
+        "turns",
+        "        DELETE FROM turns WHERE ctid = ANY (ARRAY(SELECT s.spot FROM seen s WHERE NOT s.waits))",
+        "        DELETE FROM turns WHERE false",
+    ),
+    "sql_a_turn_has_one_start": (
+        "turns are exact: a key starts as many runs as its share",
+        "turns",
+        "LATERAL (SELECT greatest(1, coalesce((qu.shares ->> s.key)::integer, 1)) AS share) x",
+        "LATERAL (SELECT 1 AS share) x",
+    ),
+    "sql_a_claim_takes_one_turn_of_each_key": (
+        "the admitted are taken, in turn",
+        "turns",
+        "            room := room - cardinality(step.picked);",
+        "            room := 0;",
+    ),
+    "sql_a_moved_job_is_not_looked_at": (
+        "the admitted are taken, in turn",
+        "turns",
+        "        INSERT INTO turn_changes VALUES (qu.q, nextval('numbers'), entered, 0);",
+        "        NULL;",
+    ),
+    "sql_a_scheduled_key_is_never_looked_at": (
+        "the admitted are taken, in turn",
+        "turns",
+        "    keys := keys || ARRAY(SELECT key FROM turns WHERE q + 0 = qu.q AND wakes_at <= now_ms);",
+        "",
+    ),
+    "sql_older_turns_order_the_keys_again": (
+        "the admitted are taken, in turn",
+        "turns",
+        "    DELETE FROM turns WHERE q = qu.q;",
+        "",
+    ),
+    "sql_a_changed_share_goes_on_with_its_turn": (
+        "the admitted are taken, in turn: a changed share lets the turn begin anew",
+        "queues",
+        "        UPDATE turns t SET starts = 0 WHERE t.q = after.q",
+        "        UPDATE turns t SET starts = starts WHERE t.q = after.q",
+    ),
+    "sql_a_raised_share_frees_no_job": (
+        "the admitted are taken, in turn",
+        "queues",
+        "        PERFORM look_at_keys(after, now_ms, ARRAY(SELECT key FROM turns WHERE q = after.q));",
+        "        NULL;",
+    ),
+    "sql_a_paused_key_starts_a_run": (
+        "a share of 0 starts no run",
+        "claim",
+        " OR qu.shares <> '{}' AND qu.shares @? '$.* ? (@ == 0)'",
+        "",
+    ),
+    "sql_jobs_without_a_key_are_held_to_the_limits_of_keys": (
+        "turns are exact: the jobs without a key are one key more",
+        "claim_limited",
+        "CASE WHEN k.key = '' THEN 2147483647 WHEN",
+        "CASE WHEN",
+    ),
 }
 
 #: The same for bugs in batches with live and new ids.

@@ -14,6 +14,7 @@ from psycopg import AsyncConnection
 from psycopg import Connection as BlockingConnection
 
 from dibs.errors import Refused
+from dibs.model.check_arguments import MOST_SHARES, check_share_count
 from dibs.model.job import EMPTY, Slot
 from dibs.model.requests import Complete, End, EnqueueRequest, JobPatch, Settings, SettingsPatch, Settlement
 from dibs.model.results import (
@@ -76,6 +77,7 @@ class PostgresStorage(ManyQueuesSession, KeySetSession, PostgresDirectEnqueue):
         manual_clock=True,
         server_clock=True,
         limits=True,
+        fair=True,
         output=True,
         many_queues=True,
     )
@@ -294,11 +296,17 @@ class PostgresStorage(ManyQueuesSession, KeySetSession, PostgresDirectEnqueue):
         return [self.decode(row[0], rows.decode_settings, row) for row in await self._run_read("queues", {})]
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        checks.check_configure(queue, patch, self.limits, limits=self.capabilities.limits)
-        params = {**self._check_common(queue, now), "patch": parameters.encode_settings(patch)}
-        return self.decode(
-            queue, rows.decode_settings, (await self._run_write("configure", params))[0]
-        ).settings
+        able = self.capabilities
+        checks.check_configure(queue, patch, self.limits, limits=able.limits, fair=able.fair)
+        params = {
+            **self._check_common(queue, now),
+            "patch": parameters.encode_settings(patch),
+            "most_shares": MOST_SHARES,
+        }
+        row = (await self._run_write("configure", params))[0]
+        settings = self.decode(queue, rows.decode_settings, row).settings
+        check_share_count(len(settings.shares))
+        return settings
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         params = self._check_common(queue, now, limit)

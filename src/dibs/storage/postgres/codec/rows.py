@@ -33,6 +33,7 @@ Row = Sequence[Any]
 _attributes: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _retention: Final = msgspec.json.Decoder(OutcomeRetention).decode
 _rate: Final = msgspec.json.Decoder(StartRate).decode
+_shares: Final = msgspec.json.Decoder(dict[str, int]).decode
 _error: Final = msgspec.json.Decoder(Error).decode
 _origin: Final = msgspec.json.Decoder(Origin).decode
 _origin_parts: Final = msgspec.json.Decoder(list[Raw]).decode
@@ -288,9 +289,9 @@ def decode_settled(
 def decode_settings(row: Row) -> QueueInfo:
     """Return the name and the settings of a queue from its row."""
     (name, paused, max_active, retention, level, age, size, keys, fail_handler, results, per_key, rate,
-     key_rate, max_waiting, when_full) = row  # fmt: skip
+     key_rate, max_waiting, when_full, fair, shares) = row  # fmt: skip
     try:
-        kept = _retention(retention)
+        kept, known_shares = _retention(retention), _shares(shares)
     except DECODE_ERRORS:
         raise UnreadableRow("the row of the settings") from None
     settings = Settings(
@@ -308,6 +309,8 @@ def decode_settings(row: Row) -> QueueInfo:
         key_rate=None if key_rate is None else _rate(key_rate),
         max_waiting=max_waiting,
         when_full=when_full,
+        fair=fair,
+        shares=known_shares,
     )
     return QueueInfo(name, settings)
 

@@ -88,6 +88,7 @@ DECLARE
     qu queues;
     now_ms bigint := tick(manual);
     j live;
+    before live;
     o ended;
     asks text[] := ARRAY(SELECT json_object_keys(patch));
     given jsonb := (patch -> 'retention')::jsonb;
@@ -117,7 +118,11 @@ BEGIN
         END IF;
     END IF;
     IF j.id IS NOT NULL THEN
+        before := j;
         j := amend_live(j, patch, new_payload, now_ms);
+        IF qu.fair THEN
+            PERFORM move_turn(qu, before, j.id);
+        END IF;
     END IF;
     IF o.id IS NOT NULL AND (j.id IS NULL OR given ? o.kind) THEN
         UPDATE ended SET
@@ -215,6 +220,9 @@ BEGIN
         END IF;
         DELETE FROM ended WHERE q = o.q AND id = o.id;
         statuses := statuses || 'queued'::text;
+        IF qu.fair THEN
+            PERFORM move_turn(qu, NULL, wanted);
+        END IF;
         IF qu.log_level = 'all' THEN
             logged := logged || note_event('queued', j, now_ms);
         END IF;
@@ -257,6 +265,9 @@ BEGIN
         END IF;
         IF j.key IS NOT NULL THEN
             PERFORM free_key(j);
+        END IF;
+        IF qu.fair THEN
+            PERFORM move_turn(qu, j, wanted);
         END IF;
         IF qu.has_output THEN
             DELETE FROM output WHERE q = qu.q AND id = wanted;

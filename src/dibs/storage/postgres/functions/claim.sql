@@ -134,9 +134,9 @@ CREATE OR REPLACE FUNCTION is_limited(qu queues) RETURNS boolean LANGUAGE sql IM
     SELECT qu.has_held_back OR num_nonnulls(qu.max_active, qu.per_key, (qu.rate).starts, (qu.key_rate).starts) > 0
 $$;
 
--- limits_keys(queue) -> true if the queue has a limit by key.
+-- limits_keys(queue) -> true if the queue has a limit by key, or a paused key.
 CREATE OR REPLACE FUNCTION limits_keys(qu queues) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT num_nonnulls(qu.per_key, (qu.key_rate).starts) > 0
+    SELECT num_nonnulls(qu.per_key, (qu.key_rate).starts) > 0 OR qu.shares <> '{}' AND qu.shares @? '$.* ? (@ == 0)'
 $$;
 
 -- logged_runs(rows) -> the queues and ids of the jobs in queues that log claims, in the order of claims.
@@ -216,7 +216,8 @@ END $$;
 -- line_ahead(queue, now) -> true if a job in the line is due, and the earliest run_at after now. Costs two index
 -- lookups for each priority in use.
 CREATE OR REPLACE FUNCTION line_ahead(qu queues, now_ms bigint, OUT due boolean, OUT next_due bigint)
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
     SELECT coalesce(bool_or(EXISTS (
                SELECT 1 FROM live l
                WHERE l.q = qu.q AND l.state = 'w' AND l.priority = w.priority AND l.run_at <= now_ms
@@ -224,5 +225,5 @@ LANGUAGE sql AS $$
            min((SELECT l.run_at FROM live l
                 WHERE l.q = qu.q AND l.state = 'w' AND l.priority = w.priority
                   AND l.run_at > greatest(now_ms, w.run_at - 1) ORDER BY l.run_at LIMIT 1))
-    FROM lines_of(qu.q) w
-$$;
+    INTO due, next_due FROM lines_of(qu.q) w;
+END $$;

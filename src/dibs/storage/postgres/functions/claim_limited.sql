@@ -47,6 +47,15 @@ BEGIN
     END IF;
     size := least(2000, room + 20);
     held_back := 0;
+    IF qu.fair THEN
+        RETURN QUERY
+        SELECT NULL::boolean, s.moment, NULL::bigint, NULL::text, NULL::bigint, s.priority, s.fences, s.spots, s.ids, s.payloads,
+               s.starts, s.enqueues, s.seqs, s.tries, s.memos, s.rests
+        FROM claim_turns(qu, under, claim_limited.holder, claim_limited.now_ms, ends, room, manual) s;
+        started := FOUND;
+        moment := tick(manual);
+        room := 0;
+    END IF;
     w := next_line(qu.q, 32767);
     WHILE w.priority IS NOT NULL AND room > 0 LOOP
         step := pick_admitted(qu, now_ms, w.priority, room, size, shut, w.run_at, w.seq - 1);
@@ -102,7 +111,9 @@ BEGIN
     IF (qu.rate).starts IS NOT NULL OR (qu.key_rate).starts IS NOT NULL THEN
         PERFORM charge_costs(qu);
     END IF;
-    IF limits_keys(qu) THEN
+    IF qu.fair THEN
+        PERFORM read_turns(qu, now_ms);
+    ELSIF limits_keys(qu) THEN
         PERFORM reopen_freed(qu, now_ms);
     ELSIF qu.has_held_back THEN
         PERFORM bring_all(qu, most + 1000);
@@ -126,11 +137,13 @@ BEGIN
     INSERT INTO claims
     SELECT qu.q, under, nextval('numbers'), level, min(run_at), min(seq), max(run_at), max(seq)
     FROM live WHERE ctid = ANY (picked);
-    IF limits_keys(qu) AND cardinality(picked) > 100 THEN
+    IF limits_keys(qu) AND cardinality(picked) > 100 AND NOT qu.fair THEN
         picked := ARRAY(SELECT ctid FROM live WHERE ctid = ANY (picked) ORDER BY run_at, seq);
     END IF;
     IF qu.log_level = 'all' THEN
-        names := (logged_runs(picked)).ids;
+        names := CASE WHEN qu.fair THEN ARRAY(
+            SELECT l.id FROM live l JOIN unnest(picked) WITH ORDINALITY AS p (spot, place) ON l.ctid = p.spot ORDER BY p.place)
+            ELSE (logged_runs(picked)).ids END;
     END IF;
     FOR i IN 1 .. cardinality(picked) BY 100 LOOP
         RETURN QUERY
@@ -138,10 +151,11 @@ BEGIN
             UPDATE live l SET
                 state = 'w', lease = under, fence = nextval('numbers'), holder = named, claimed_at = moment,
                 attempts = attempts + 1, busy_key = key
-            WHERE ctid = ANY (picked[i:i + 99])
-            RETURNING {started}
+            FROM unnest(picked[i:i + 99]) WITH ORDINALITY AS p (spot, place)
+            WHERE l.ctid = p.spot
+            RETURNING {started}, CASE WHEN qu.fair THEN p.place END AS turn
         )
-        SELECT {arrays} FROM (SELECT * FROM taken ORDER BY taken.run_at, taken.seq) t GROUP BY t.priority;
+        SELECT {arrays} FROM (SELECT * FROM taken ORDER BY taken.turn, taken.run_at, taken.seq) t GROUP BY t.priority;
     END LOOP;
     IF qu.log_level = 'all' THEN
         PERFORM append_log(qu.q, moment, notes_of(qu.q, 'claimed', names, moment));
@@ -173,28 +187,34 @@ END $$;
 
 -- claim_room(queue, now) -> the number of runs that max_active and the rate of the queue allow now; NULL for any
 -- number.
-CREATE OR REPLACE FUNCTION claim_room(qu queues, now_ms bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
-    SELECT least(
+CREATE OR REPLACE FUNCTION claim_room(qu queues, now_ms bigint) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN least(
         CASE WHEN qu.max_active IS NOT NULL THEN greatest(0, qu.max_active - (
             SELECT count(*) FROM active_runs(qu.q, NULL))) END,
         CASE WHEN (qu.rate).starts IS NOT NULL THEN starts_left(
-            (SELECT clock FROM clocks WHERE q = qu.q AND key = ''), qu.rate, now_ms) END)
-$$;
+            (SELECT clock FROM clocks WHERE q = qu.q AND key = ''), qu.rate, now_ms) END);
+END $$;
 
 -- rooms(queue, now, keys) -> for each key the number of runs that may start now, 0 or less for a closed key. `is_full`
--- is true if per_key closes the key. One of per_key and key_rate is set.
+-- is true if per_key or a share of 0 closes the key; otherwise its clock allows the next start at `opens`. The key ''
+-- stands for the jobs without a key, which no limit by key holds back. Why not in SQL: Postgres plans such a function anew in
+-- each claim, which takes 0.5 ms.
 CREATE OR REPLACE FUNCTION rooms(qu queues, now_ms bigint, keys text[])
-RETURNS TABLE (key text, room bigint, is_full boolean) LANGUAGE sql STABLE AS $$
-    SELECT k.key, least(qu.per_key - k.runs, starts_left(c.clock, qu.key_rate, now_ms)),
-           coalesce(k.runs >= qu.per_key, false)
+RETURNS TABLE (key text, room bigint, is_full boolean, opens bigint) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT k.key, CASE WHEN k.key = '' THEN 2147483647 WHEN qu.shares ->> k.key = '0' THEN 0
+                  ELSE coalesce(least(qu.per_key - k.runs, starts_left(c.clock, qu.key_rate, now_ms)), 2147483647) END::bigint,
+           k.key <> '' AND coalesce(k.runs >= qu.per_key OR qu.shares ->> k.key = '0', false), c.opens
     FROM (
         SELECT DISTINCT u.key, CASE WHEN qu.per_key IS NOT NULL THEN (
             SELECT count(*) FROM (
                 SELECT 1 FROM live r WHERE r.q + 0 = qu.q AND r.busy_key = u.key LIMIT qu.per_key) x
             ) END AS runs
         FROM unnest(keys) AS u (key)) k
-    LEFT JOIN clocks c ON c.q = qu.q AND c.key = k.key
-$$;
+    LEFT JOIN clocks c ON c.q = qu.q AND c.key = k.key;
+END $$;
 
 -- pick_admitted(queue, now, priority, room, most, shut, at, after) -> the jobs to claim and to hold back, among the
 -- next `most` due jobs of a priority in the line behind the place (at, after), and the place of the last of them.
@@ -231,7 +251,7 @@ BEGIN
         SELECT f.spot, o.key, f.run_at, f.seq, true
         FROM edge e, open o, LATERAL (
             SELECT ctid AS spot, l.run_at, l.seq FROM live l
-            WHERE l.q + 0 = qu.q AND l.state = 'k' AND l.key = o.key AND l.priority = level AND l.run_at <= now_ms
+            WHERE l.q + 0 = qu.q AND l.state = 'k' AND coalesce(l.key, '') = o.key AND l.priority = level AND l.run_at <= now_ms
               AND (e.seen < most OR (l.run_at, l.seq) < (e.run_at, e.seq))
             ORDER BY l.run_at, l.seq LIMIT least(o.room, pick_admitted.room)) f
         WHERE qu.has_held_back AND o.room > 0
@@ -308,7 +328,7 @@ CREATE OR REPLACE FUNCTION admits_held_back(qu queues, now_ms bigint) RETURNS bo
         SELECT 1 FROM rooms(qu, now_ms, ARRAY(
             SELECT key FROM freed WHERE q = qu.q
             UNION SELECT key FROM clocks WHERE q + 0 = qu.q AND waits AND opens <= now_ms)) r
-        WHERE r.room > 0 AND EXISTS (SELECT 1 FROM live f WHERE f.q + 0 = qu.q AND f.state = 'k' AND f.key = r.key OFFSET 0))
+        WHERE r.room > 0 AND EXISTS (SELECT 1 FROM live f WHERE f.q + 0 = qu.q AND f.state = 'k' AND coalesce(f.key, '') = r.key OFFSET 0))
 $$;
 
 -- limited_ahead(queue, now, exact) -> look_ahead() for a queue with limits. Without `exact`, `due` may be true because
@@ -321,12 +341,16 @@ DECLARE
     queue_opens bigint;
 BEGIN
     SELECT l.due, l.next_due INTO due, next_due FROM line_ahead(qu, now_ms) l;
+    IF qu.fair THEN
+        SELECT t.due OR limited_ahead.due, least(t.next_due, limited_ahead.next_due) INTO due, next_due
+        FROM turns_ahead(qu, now_ms, exact) t;
+    END IF;
     -- The next claim may find a clock that such a cost moves back.
     IF exact AND (due OR qu.has_held_back) AND EXISTS (SELECT 1 FROM costs WHERE q = qu.q AND cost < 1000) THEN
         due := true;
         RETURN;
     END IF;
-    IF (qu.key_rate).starts IS NOT NULL THEN
+    IF (qu.key_rate).starts IS NOT NULL AND NOT qu.fair THEN
         next_due := least(
             next_due,
             (SELECT opens FROM clocks WHERE q + 0 = qu.q AND waits AND opens > now_ms ORDER BY opens LIMIT 1),
@@ -334,7 +358,9 @@ BEGIN
                 SELECT opens FROM clocks WHERE q + 0 = qu.q AND NOT waits AND opens > now_ms AND key <> ''
                 ORDER BY opens LIMIT 1) x) END);
     END IF;
-    IF keyed AND exact THEN
+    IF qu.fair THEN
+        -- turns_ahead() knows the keys without room.
+    ELSIF keyed AND exact THEN
         due := due AND admits_in_line(qu, now_ms) OR admits_held_back(qu, now_ms);
     ELSIF qu.has_held_back AND NOT keyed THEN
         due := due OR EXISTS (SELECT 1 FROM live WHERE q + 0 = qu.q AND state = 'k');

@@ -40,7 +40,7 @@ END $$;
 
 -- count_all(queues, now, most) -> the columns of counts(), each counted up to `most`. STABLE functions see the snapshot
 -- of the calling statement, so a job that changes its state during the call is counted once. Waiting jobs are those in
--- the line and those that a key holds back, which are never scheduled.
+-- the line and those that a key holds back.
 CREATE OR REPLACE FUNCTION count_all(names text[], now_ms bigint, most bigint)
 RETURNS TABLE (
     q integer, name text, waiting bigint, scheduled bigint, retrying bigint, active bigint, handed_off bigint, blocked bigint,
@@ -84,8 +84,10 @@ END $$;
 CREATE OR REPLACE FUNCTION count_scheduled(qu queues, now_ms bigint, most bigint) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT least(most, coalesce(sum((SELECT count(*) FROM (
-        SELECT 1 FROM live WHERE q = qu.q AND state = 'w' AND priority = w.priority AND run_at > now_ms LIMIT most) x)), 0))::bigint
-    FROM lines_of(qu.q) w
+        SELECT 1 FROM live l
+        WHERE l.q = qu.q AND l.state = s.state AND l.priority = s.priority AND l.run_at > now_ms LIMIT most) x)), 0))::bigint
+    FROM (SELECT 'w'::"char" AS state, w.priority FROM lines_of(qu.q) w
+          UNION ALL SELECT 'k', f.priority FROM filed_priorities(qu) f (priority) WHERE qu.fair) s
 $$;
 
 -- count_ended(queue, kind, now, most) -> the number of unexpired outcomes of a kind, counted up to `most`.

@@ -87,6 +87,9 @@ BEGIN
     IF j.key IS NOT NULL THEN
         PERFORM free_key(j);
     END IF;
+    IF qu.fair THEN
+        PERFORM move_turn(qu, j, j.id);
+    END IF;
     IF qu.log_level <> 'off' THEN
         logged := ARRAY[run_event(kind, j, now_ms, error)];
         IF kind = 'completed' AND qu.log_results > 0 THEN
@@ -149,6 +152,9 @@ BEGIN
     PERFORM note_start(j.q, level, at, after);
     IF j.key IS NOT NULL THEN
         PERFORM free_key(j);
+    END IF;
+    IF qu.fair THEN
+        PERFORM move_turn(qu, j, j.id);
     END IF;
     IF qu.log_level = 'off' THEN
         RETURN '{}';

@@ -163,6 +163,9 @@ BEGIN
         number := begin_live(qu.q, (
             ids[1], payloads[1], coalesce(priorities[1], 0), attributes[1], overrides[1], retentions[1],
             start_time(whens[1], now_ms), 0, keys[1])::request, now_ms, NULL);
+        IF qu.fair AND number IS NOT NULL THEN
+            PERFORM move_turn(qu, NULL, ids[1]);
+        END IF;
         RETURN CASE WHEN number IS NOT NULL THEN ARRAY[number] END;
     END IF;
     IF hows IS NOT NULL THEN
@@ -197,6 +200,7 @@ CREATE OR REPLACE FUNCTION insert_new(
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     drawn bigint[] := ARRAY(SELECT nextval('numbers') FROM generate_series(1, cardinality(ids)));
+    first_state "char" := CASE WHEN qu.fair AND begin_fair_step(qu) THEN 'k' ELSE 'w' END;
 BEGIN
     IF once IS NOT NULL THEN
         INSERT INTO request_keys (q, key, status, found, first, revision, expires_at, id)
@@ -207,7 +211,7 @@ BEGIN
     END IF;
     INSERT INTO live (q, id, state, priority, run_at, seq, first, revision, enqueued_at,
                       payload, attributes, overrides, retention, key)
-    SELECT qu.q, a.id, 'w', coalesce(a.priority, 0), start_time(a.said, now_ms), a.n, a.n, a.n, now_ms,
+    SELECT qu.q, a.id, first_state, coalesce(a.priority, 0), start_time(a.said, now_ms), a.n, a.n, a.n, now_ms,
            a.payload, a.attributes::json, a.overrides::json, a.retention::jsonb, a.key
     FROM unnest(ids, payloads, priorities, whens, attributes, overrides, retentions, keys, drawn)
         AS a (id, payload, priority, said, attributes, overrides, retention, key, n)
@@ -223,7 +227,9 @@ BEGIN
     ) THEN
         RAISE unique_violation;
     END IF;
-    IF priorities IS NULL AND whens IS NULL THEN
+    IF first_state = 'k' THEN
+        PERFORM join_turns(qu, drawn, coalesce(keys, array_fill(NULL::text, ARRAY[cardinality(ids)])));
+    ELSIF priorities IS NULL AND whens IS NULL THEN
         PERFORM note_start(qu.q, 0::smallint, now_ms, 0);
     ELSE
         PERFORM note_starts(qu.q, ARRAY(SELECT coalesce(priorities[i], 0::smallint) FROM generate_subscripts(ids, 1) i), ARRAY(
@@ -482,6 +488,9 @@ BEGIN
     ELSIF a.revision IS NOT NULL THEN
         a.status := 'queued';
         a.first := a.revision;
+        IF qu.fair THEN
+            PERFORM move_turn(qu, NULL, r.id);
+        END IF;
         a.left_room := room - 1;
         IF qu.log_level = 'all' THEN
             SELECT * INTO j FROM live WHERE q = qu.q AND id = r.id;
@@ -515,6 +524,7 @@ DECLARE
     resets boolean := r.how & 8 = 0;
     parked boolean := j.seq = 0;
     wakes boolean := parked AND r.how & 256 <> 0;
+    before live := j;
 BEGIN
     IF j.key IS NOT NULL THEN
         PERFORM free_key(j);
@@ -538,6 +548,9 @@ BEGIN
         error = CASE WHEN resets THEN NULL ELSE error END
     WHERE q = j.q AND id = j.id RETURNING * INTO j;
     PERFORM note_start(j.q, j.priority, j.run_at, j.seq);
+    IF qu.fair THEN
+        PERFORM move_turn(qu, before, j.id);
+    END IF;
     RETURN CASE WHEN qu.log_level = 'all' THEN ARRAY[note_event('updated', j, now_ms)] ELSE '{}' END;
 END $$;
 

@@ -82,13 +82,13 @@ DECLARE
 BEGIN
     SELECT coalesce(array_agg(h.spot), '{}'), coalesce(array_agg(k.key), '{}') INTO picked, brought
     FROM unnest(keys) AS k (key), LATERAL (
-        SELECT ctid AS spot FROM live WHERE q + 0 = qu.q AND state = 'k' AND key = k.key
+        SELECT ctid AS spot FROM live WHERE q + 0 = qu.q AND state = 'k' AND coalesce(key, '') = k.key
         ORDER BY priority DESC, run_at, seq LIMIT 1 FOR UPDATE SKIP LOCKED) h;
     PERFORM return_to_line(qu, picked);
     IF cardinality(brought) < cardinality(keys) THEN
         INSERT INTO freed SELECT qu.q, k.key FROM unnest(keys) AS k (key)
         WHERE k.key <> ALL (brought) AND EXISTS (
-            SELECT 1 FROM live f WHERE f.q + 0 = qu.q AND f.state = 'k' AND f.key = k.key OFFSET 0);
+            SELECT 1 FROM live f WHERE f.q + 0 = qu.q AND f.state = 'k' AND coalesce(f.key, '') = k.key OFFSET 0);
     END IF;
 END $$;
 
@@ -134,7 +134,7 @@ BEGIN
         UPDATE clocks c SET waits = s.waits
         FROM (
             SELECT k.key, k.key = ANY (resting) AND EXISTS (
-                SELECT 1 FROM live f WHERE f.q + 0 = qu.q AND f.state = 'k' AND f.key = k.key OFFSET 0) AS waits
+                SELECT 1 FROM live f WHERE f.q + 0 = qu.q AND f.state = 'k' AND coalesce(f.key, '') = k.key OFFSET 0) AS waits
             FROM (SELECT DISTINCT u.key FROM unnest(keys) AS u (key)) k) s
         WHERE c.q = qu.q AND c.key = s.key AND c.waits <> s.waits;
     END IF;
@@ -160,7 +160,7 @@ END $$;
 CREATE OR REPLACE FUNCTION prune_limits(qu queues, most integer, now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM freed WHERE q = qu.q) THEN
-        SELECT * INTO qu FROM queues WHERE q = qu.q FOR KEY SHARE;
+        SELECT * INTO qu FROM queues WHERE q = qu.q FOR SHARE;
         IF NOT limits_keys(qu) THEN
             DELETE FROM freed WHERE ctid = ANY (ARRAY(
                 SELECT ctid FROM freed WHERE q = qu.q LIMIT 100000 FOR UPDATE SKIP LOCKED));

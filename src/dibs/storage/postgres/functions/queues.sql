@@ -37,16 +37,27 @@ BEGIN
     RETURN handled;
 END $$;
 
--- configure(queue, patch, now) -> the settings after the change. The keys of `patch` are the settings to change.
-CREATE OR REPLACE FUNCTION configure(queue text, patch jsonb, manual bigint) RETURNS queues
+-- configure(queue, patch, now, most shares) -> the settings after the change. The keys of `patch` are the settings to
+-- change. If the shares would be more than `most_shares`, nothing changes, and the answer has them all.
+CREATE OR REPLACE FUNCTION configure(queue text, patch jsonb, manual bigint, most_shares integer DEFAULT 1000) RETURNS queues
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     before queues := queue_of(queue);
     after queues;
     now_ms bigint := tick(manual);
     logged text[] := '{}';
+    merged_shares jsonb;
 BEGIN
-    SELECT * INTO before FROM queues WHERE q = before.q FOR UPDATE;
+    -- A change of `fair` waits for the steps of begin_fair_step(), also in open transactions of callers; another does not.
+    IF patch ? 'fair' THEN
+        PERFORM 1 FROM queues WHERE q = before.q FOR UPDATE;
+    END IF;
+    SELECT * INTO before FROM queues WHERE q = before.q FOR NO KEY UPDATE;
+    merged_shares := jsonb_strip_nulls(before.shares || coalesce(patch -> 'shares', '{}'));
+    IF (SELECT count(*) FROM jsonb_object_keys(merged_shares)) > most_shares THEN
+        before.shares := merged_shares;
+        RETURN before;
+    END IF;
     UPDATE queues SET
         paused = coalesce((patch ->> 'paused')::boolean, paused),
         max_active = CASE WHEN patch ? 'max_active' THEN (patch ->> 'max_active')::bigint ELSE max_active END,
@@ -61,9 +72,11 @@ BEGIN
         rate = CASE WHEN patch ? 'rate' THEN rate_of(patch -> 'rate') ELSE rate END,
         key_rate = CASE WHEN patch ? 'key_rate' THEN rate_of(patch -> 'key_rate') ELSE key_rate END,
         max_waiting = CASE WHEN patch ? 'max_waiting' THEN (patch ->> 'max_waiting')::bigint ELSE max_waiting END,
-        when_full = coalesce(patch ->> 'when_full', when_full)
+        when_full = coalesce(patch ->> 'when_full', when_full),
+        fair = coalesce((patch ->> 'fair')::boolean, fair),
+        shares = merged_shares
     WHERE q = before.q RETURNING * INTO after;
-    PERFORM limits_changed(before, after);
+    PERFORM limits_changed(before, after, now_ms);
     IF after.max_waiting IS NOT NULL THEN
         INSERT INTO bounds (q) VALUES (after.q) ON CONFLICT DO NOTHING;
     END IF;
@@ -83,11 +96,15 @@ END $$;
 
 -- limits_changed(before, after): called by configure(), which has locked the row of the queue. The clocks of a changed
 -- rate begin again. After a change of a limit by key, the first job that it holds back of each key returns to the line,
--- where the next claim meets it; this costs the number of keys.
-CREATE OR REPLACE FUNCTION limits_changed(before queues, after queues) RETURNS void LANGUAGE plpgsql AS $$
+-- where the next claim meets it; this costs the number of keys. So does a look at all keys that take turns.
+CREATE OR REPLACE FUNCTION limits_changed(before queues, after queues, now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys text[];
 BEGIN
+    IF after.fair THEN
+        UPDATE turns t SET starts = 0 WHERE t.q = after.q
+        AND coalesce(before.shares ->> t.key, '1') <> coalesce(after.shares ->> t.key, '1');
+    END IF;
     IF after.rate IS DISTINCT FROM before.rate OR after.key_rate IS DISTINCT FROM before.key_rate THEN
         PERFORM charge_costs(before);
     END IF;
@@ -96,16 +113,26 @@ BEGIN
     END IF;
     IF after.key_rate IS DISTINCT FROM before.key_rate THEN
         DELETE FROM clocks WHERE q = after.q AND key <> '';
-    ELSIF after.per_key IS NOT DISTINCT FROM before.per_key THEN
+    ELSIF (after.per_key, after.shares, after.fair) IS NOT DISTINCT FROM (before.per_key, before.shares, before.fair) THEN
         RETURN;
     END IF;
     DELETE FROM freed WHERE q = after.q;
-    IF after.has_held_back THEN
+    UPDATE queues SET has_held_back = true WHERE q = after.q AND NOT has_held_back AND limits_keys(after);
+    IF after.fair <> before.fair THEN
+        IF after.fair THEN
+            PERFORM begin_turns(after);
+        ELSE
+            PERFORM end_turns(after);
+        END IF;
+    ELSIF after.fair THEN
+        PERFORM look_at_keys(after, now_ms, ARRAY(SELECT key FROM turns WHERE q = after.q));
+    ELSIF after.has_held_back THEN
         WITH RECURSIVE held_back AS (
-            (SELECT key FROM live WHERE q + 0 = after.q AND state = 'k' ORDER BY key LIMIT 1)
+            (SELECT coalesce(key, '') AS key FROM live WHERE q + 0 = after.q AND state = 'k' ORDER BY coalesce(key, '') LIMIT 1)
             UNION ALL
-            SELECT (SELECT l.key FROM live l WHERE l.q + 0 = after.q AND l.state = 'k' AND l.key > f.key
-                    ORDER BY l.key LIMIT 1)
+            SELECT (SELECT coalesce(l.key, '') FROM live l
+                    WHERE l.q + 0 = after.q AND l.state = 'k' AND coalesce(l.key, '') > f.key
+                    ORDER BY coalesce(l.key, '') LIMIT 1)
             FROM held_back f WHERE f.key IS NOT NULL)
         SELECT array_agg(key) INTO keys FROM held_back WHERE key IS NOT NULL;
         PERFORM bring_heads(after, keys);

@@ -428,6 +428,9 @@ BEGIN
     PERFORM begin_live(into_queue.q, r, now_ms, json_build_array(
         qu.name, j.id, j.revision, j.fence, j.attempts, j.retries, j.stalls, j.timeouts, j.enqueued_at, why,
         j.run_at, j.attributes));
+    IF into_queue.fair THEN
+        PERFORM move_turn(into_queue, NULL, r.id);
+    END IF;
     IF into_queue.log_level = 'all' THEN
         SELECT * INTO f FROM live WHERE q = into_queue.q AND id = r.id;
         logged := ARRAY[note_event('queued', f, now_ms)];

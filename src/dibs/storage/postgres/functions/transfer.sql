@@ -62,6 +62,8 @@ BEGIN
     END IF;
     IF j.state = 'w' AND j.fence IS NOT NULL THEN
         PERFORM give_back(qu, j, now_ms, false);
+    ELSIF qu.fair THEN
+        PERFORM move_turn(qu, NULL, wanted);
     END IF;
     RETURN true;
 END $$;

@@ -66,7 +66,10 @@ CREATE TABLE queues (
     max_waiting bigint,
     when_full text NOT NULL DEFAULT 'refuse',
     -- True from the first output of a run. The ends of a queue without output do not look for any.
-    has_output boolean NOT NULL DEFAULT false
+    has_output boolean NOT NULL DEFAULT false,
+    fair boolean NOT NULL DEFAULT false,
+    -- The number of starts in a turn by key.
+    shares jsonb NOT NULL DEFAULT '{}'
 );
 
 -- A row for each queue that has had a `max_waiting`. An enqueue to such a queue locks it before it counts the waiting jobs.
@@ -130,7 +133,8 @@ CREATE TABLE live (
     stalls integer NOT NULL DEFAULT 0,
     timeouts integer NOT NULL DEFAULT 0,
     id text COLLATE "C" NOT NULL,
-    -- w: waiting, or active under a lease if it has a fence; k: waiting, held back by its key; h: active, handed off
+    -- w: waiting, or active under a lease if it has a fence; k: waiting, held back by its key, or in a queue whose keys
+    -- take turns; h: active, handed off
     state "char" NOT NULL,
     priority smallint NOT NULL,
     run_at bigint NOT NULL,
@@ -173,7 +177,7 @@ CREATE INDEX live_returned ON live (q, state, id) WHERE state = 'h' OR greatest(
 CREATE INDEX live_asked ON live (q, id) WHERE cancel_requested;
 CREATE INDEX live_blocked ON live (q, id) WHERE (next).seq IS NOT NULL;
 -- The jobs that each key holds back in the order of claims. Why (q + 0) in two of these indexes: see ended_expiry.
-CREATE INDEX live_held_back ON live ((q + 0), key, priority DESC, run_at, seq) WHERE state = 'k';
+CREATE INDEX live_held_back ON live ((q + 0), (coalesce(key, '')), priority DESC, run_at, seq) WHERE state = 'k';
 -- The runs under leases of each key.
 CREATE INDEX live_keyed ON live ((q + 0), busy_key) WHERE busy_key IS NOT NULL;
 
@@ -379,6 +383,39 @@ CREATE TABLE freed (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 CREATE INDEX freed_queue ON freed (q);
+
+-- The keys with waiting jobs of each queue with `fair`, and with the key '' its jobs without a key. Only claims and
+-- configure() write it, under their lock on the row of the queue. See functions/turns.sql.
+CREATE TABLE turns (
+    q integer NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    -- The key with the lowest place is next; NULL for a key that left, until its jobs are looked for.
+    place bigint,
+    -- The number of starts since the turn began.
+    starts integer NOT NULL,
+    -- The number of its jobs in the state k.
+    waiting bigint NOT NULL,
+    -- The priority of the job that a claim takes first; NULL if it may take none.
+    top smallint,
+    -- The time at which a job of a higher priority falls due, or the clock of the key allows a start.
+    wakes_at bigint,
+    PRIMARY KEY (q, key)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+CREATE INDEX turns_order ON turns (q, top DESC, place) WHERE top IS NOT NULL;
+CREATE INDEX turns_waking ON turns ((q + 0), wakes_at) WHERE wakes_at IS NOT NULL;
+
+-- The changes of the numbers of waiting jobs of keys that no claim has read yet, in queues with `fair`. A step appends, so
+-- that it waits for no turn.
+CREATE TABLE turn_changes (
+    q integer NOT NULL,
+    -- The order of the changes. A key gets it as its place if it joins the others.
+    n bigint NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    change bigint NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+CREATE INDEX turn_changes_queue ON turn_changes (q);
 
 -- The costs of settled runs that charge_costs() has not charged yet. A settle appends, so that it waits for no clock.
 CREATE TABLE costs (

@@ -56,4 +56,5 @@ dropped = latest_dropped(old.dropped || excluded.dropped)
 
 -- name: settings
 k.name, k.paused, k.max_active, k.retention::text, k.log_level, k.log_age, k.log_bytes, k.request_key_age,
-k.fail_handler, k.log_results, k.per_key, to_json(k.rate)::text, to_json(k.key_rate)::text, k.max_waiting, k.when_full
+k.fail_handler, k.log_results, k.per_key, to_json(k.rate)::text, to_json(k.key_rate)::text, k.max_waiting, k.when_full,
+k.fair, k.shares::text

@@ -109,7 +109,7 @@ SELECT {schema}.forget(%(queue)s::text, %(ids)b::text[], %(now)s::bigint)
 
 -- name: configure
 SELECT {settings}
-FROM {schema}.configure(%(queue)s::text, %(patch)s::jsonb, %(now)s::bigint) k
+FROM {schema}.configure(%(queue)s::text, %(patch)s::jsonb, %(now)s::bigint, %(most_shares)s::integer) k
 
 -- name: prune
 SELECT p.outcomes, p.keys, p.logged FROM {schema}.prune(%(queue)s::text, %(limit)s::integer, %(now)s::bigint) p

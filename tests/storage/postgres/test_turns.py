@@ -1,0 +1,210 @@
+"""Turns of keys on Postgres: steps beside `configure` and claims, and the blocks that a claim reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import EnqueueRequest, JobPatch, SettingsPatch
+from dibs.storage.postgres import PostgresStorage
+from tests.storage.postgres.jobs import done, leased
+
+Connect = Callable[[], Any]
+Opening = Callable[..., PostgresStorage]
+
+#: Keys beside those that a claim takes.
+MANY = 3_000
+#: A look at each of MANY keys reads at least two blocks of an index.
+MOST_BLOCKS = 1_500
+ENQUEUE = "SELECT enqueue('q', NULL, true, %s, %s, NULL, NULL, NULL, NULL, NULL, NULL, %s, NULL, NULL)"
+
+
+@pytest.fixture
+async def connection(connect: Connect) -> Any:
+    opened = await connect()
+    await opened.set_autocommit(True)
+    return opened
+
+
+@pytest.fixture
+async def lease(storage: PostgresStorage) -> str:
+    await storage.configure("q", SettingsPatch(fair=True))
+    return await leased(storage)
+
+
+def keyed(id: str, key: str | None = "k", *, delay: int | None = None) -> EnqueueRequest:
+    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=b"1", key=key), delay=delay))
+
+
+async def enqueue(storage: PostgresStorage, *pairs: str) -> None:
+    """Enqueue jobs. A pair is an id and a key, as "a:k"."""
+    await storage.enqueue("q", [keyed(*pair.split(":")) for pair in pairs])
+
+
+async def ids(storage: PostgresStorage, lease: str, limit: int = 10) -> list[str]:
+    return [job.id for job in (await storage.claim("q", lease, limit)).jobs]
+
+
+async def rows(connection: Any, query: str) -> Sequence[Any]:
+    return list(await (await connection.execute(query)).fetchall())
+
+
+async def begun(connect: Connect, isolation: str, *ids: str, key: str = "k") -> Any:
+    """Return a connection whose open transaction has enqueued jobs, as in a transaction of a caller."""
+    opened = await connect()
+    await opened.execute(f"BEGIN ISOLATION LEVEL {isolation}")
+    await opened.execute(ENQUEUE, [list(ids), [b"1"] * len(ids), [key] * len(ids)])
+    return opened
+
+
+async def test_a_job_of_an_older_snapshot_takes_its_turn(
+    storage: PostgresStorage, lease: str, connect: Connect, connection: Any
+) -> None:
+    """A transaction under REPEATABLE READ lets its jobs wait in the line; the next claim finds them there."""
+    caller = await begun(connect, "REPEATABLE READ", "c", "d")
+    await enqueue(storage, "a:m", "b:m")
+    await caller.commit()
+
+    assert [("c", "w"), ("d", "w")] == await rows(
+        connection, "SELECT id, state::text FROM live WHERE key = 'k' ORDER BY id"
+    )
+    assert ["a", "b", "c", "d"] == sorted(await ids(storage, lease))
+
+
+async def test_a_job_that_was_enqueued_before_fair_was_set_takes_its_turn(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    lease = await leased(storage)
+    caller = await begun(connect, "READ COMMITTED", "c", "d")
+    await storage.configure("q", SettingsPatch(fair=True))
+    await enqueue(storage, "a:m", "b:m")
+    first = await ids(storage, lease, 1)
+    await caller.commit()
+
+    assert ["a"] == first
+    assert ["b", "c", "d"] == await ids(storage, lease)
+
+
+async def test_fair_is_removed_after_an_open_enqueue(
+    storage: PostgresStorage, lease: str, connect: Connect, connection: Any
+) -> None:
+    """No job gets the state k after `fair` was removed: the configure waits for the enqueue."""
+    caller = await begun(connect, "READ COMMITTED", "c", "d")
+    waiting = asyncio.create_task(storage.configure("q", SettingsPatch(fair=False)))
+    while not await rows(connection, "SELECT 1 FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await caller.commit()
+    await waiting
+
+    assert [] == await rows(connection, "SELECT id FROM live WHERE state = 'k'")
+    assert ["c", "d"] == await ids(storage, lease)
+
+
+async def test_a_key_is_paused_beside_an_open_enqueue(
+    storage: PostgresStorage, lease: str, connect: Connect
+) -> None:
+    caller = await begun(connect, "READ COMMITTED", "c")
+    await storage.configure("q", SettingsPatch(shares={"k": 0}))
+    await caller.commit()
+
+    assert [] == await ids(storage, lease)
+
+
+async def test_a_key_that_left_and_joined_between_two_claims_is_at_the_back(
+    storage: PostgresStorage, lease: str
+) -> None:
+    await enqueue(storage, "a:k", "b:m")
+    assert ["a"] == await ids(storage, lease, 1)
+    await enqueue(storage, "c:k", "d:n")
+    await storage.cancel("q", ["c"])
+    await enqueue(storage, "e:k")
+
+    assert ["b", "d", "e"] == await ids(storage, lease)
+
+
+async def test_a_claim_passes_over_a_job_that_another_call_has_locked(
+    storage: PostgresStorage, lease: str, connect: Connect
+) -> None:
+    await enqueue(storage, "a:k", "b:k", "c:m")
+    caller = await connect()
+    await caller.execute("SELECT 1 FROM live WHERE id = 'a' FOR UPDATE")
+
+    assert ["b", "c"] == await ids(storage, lease)
+    await caller.rollback()
+    assert ["a"] == await ids(storage, lease)
+
+
+async def test_an_emptied_queue_keeps_no_turns(storage: PostgresStorage, lease: str, connection: Any) -> None:
+    await enqueue(storage, "a:k", "b:k", "c:m", "d:n")
+    await storage.cancel("q", ["d"])
+    jobs = (await storage.claim("q", lease, 10)).jobs
+    await storage.settle("q", [done(job) for job in jobs])
+    await storage.claim("q", lease, 10)
+
+    assert ["a", "c", "b"] == [job.id for job in jobs]
+    assert [] == await rows(connection, "SELECT key FROM turns")
+    assert [] == await rows(connection, "SELECT key FROM turn_changes UNION ALL SELECT key FROM freed")
+
+
+async def test_removed_turns_leave_all_jobs_in_the_line(
+    storage: PostgresStorage, lease: str, connection: Any
+) -> None:
+    await enqueue(storage, "a:k", "b:k", "c:m", "d:m")
+    await storage.amend("q", "d", JobPatch(priority=1))
+    assert ["d"] == await ids(storage, lease, 1)
+    await storage.configure("q", SettingsPatch(fair=False, per_key=2))
+
+    assert [] == await rows(connection, "SELECT key FROM turns UNION ALL SELECT key FROM turn_changes")
+    assert ["a", "b", "c"] == await ids(storage, lease)
+
+
+async def blocks(connection: Any, lease: str) -> int:
+    """Return the number of blocks that a claim of 10 jobs reads."""
+    query = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM claim('{q}', '{10}', %s, NULL)"
+    ((plan,),) = await (await connection.execute(query, [lease])).fetchall()
+    found = plan[0]["Plan"]
+    assert found["Actual Rows"] > 1
+    return int(found["Shared Hit Blocks"] + found["Shared Read Blocks"])
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        pytest.param(SettingsPatch(), id="scheduled"),
+        pytest.param(SettingsPatch(per_key=1), id="full"),
+        pytest.param(SettingsPatch(), id="with jobs of a lower priority"),
+    ],
+)
+async def test_a_claim_reads_only_the_keys_that_it_takes(
+    storage: PostgresStorage, connection: Any, patch: SettingsPatch, request: pytest.FixtureRequest
+) -> None:
+    """Keys without an admitted due job of the highest priority cost a claim nothing."""
+    case = request.node.callspec.id
+    await storage.configure("q", SettingsPatch(fair=True))
+    await storage.configure("q", patch)
+    lease = await leased(storage)
+    for start in range(0, MANY, 1_000):
+        jobs = [
+            keyed(f"x{n}", f"x{n}", delay=60_000 if case == "scheduled" else None)
+            for n in range(start, start + 1_000)
+        ]
+        await storage.enqueue("q", jobs)
+    if case == "full":
+        for _ in range(MANY // 1_000):
+            await storage.claim("q", lease, 1_000)
+        await storage.enqueue("q", [keyed(f"y{n}", f"x{n}") for n in range(1_000)])
+        await storage.claim("q", lease, 1)
+    top = [
+        EnqueueRequest(job=NewJob(id=f"top{n}", data=JobData(payload=b"1", key=f"top{n}", priority=1)))
+        for n in range(60)
+    ]
+    await storage.enqueue("q", top)
+    await storage.claim("q", lease, 5)
+    await connection.execute("VACUUM ANALYZE")
+    await blocks(connection, lease)  # It reads the catalog.
+
+    assert MOST_BLOCKS > await blocks(connection, lease)
