@@ -34,6 +34,9 @@ class Run:
     holder: str = "host:1"
     attempt: int = 1
     error: str | None = None
+    key: str | None = None
+    flow: str | None = None
+    attributes: dict[str, str] | None = None
     traceback: str | None = None
 
     @property
@@ -53,7 +56,9 @@ def write_history(root: Path, runs: Iterable[Run], *, gaps: Sequence[LogGap] = (
         its = list(group)
         events += [{"queue": queue, **row} for row in _events(its)]
         metrics += [{"queue": queue, **row} for row in _metrics(its)]
-    add_rows(root, State(source="redis://jobs.internal", gaps=tuple(gaps)), events=events, metrics=metrics)
+    horizon = max((run.finished for run in ordered), default=0)
+    state = State(source="redis://jobs.internal", gaps=tuple(gaps), horizon=horizon)
+    add_rows(root, state, events=events, metrics=metrics)
     return root
 
 
@@ -69,7 +74,8 @@ def _events(runs: Sequence[Run]) -> list[dict[str, Any]]:
             "enqueued_at": _time(run.due), "run_at": _time(run.due), "claimed_at": _time(run.claimed),
             "finished_at": _time(run.finished), "holder": run.holder,
             "error_type": run.error, "error_message": run.error and "it broke",
-            "error_traceback": run.traceback,
+            "error_traceback": run.traceback, "key": run.key, "flow": run.flow,
+            "attributes": run.attributes and [*run.attributes.items()],
         }
         for number, run in enumerate(runs)
     ]  # fmt: skip

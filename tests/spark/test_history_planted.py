@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from dibs.cli.main import app
 from dibs.errors import Refused
 from dibs.spark.history.increments import update
 from dibs.spark.history.warehouse import Warehouse
-from dibs.spark.report.figures.summary import HistoryReport, QueueSummary, create_report
+from dibs.spark.report.figures.summary import HistoryReport, QueueSummary, ReportOptions, create_report
 from dibs.spark.report.page.render import render_page
 from dibs.storage.registry import open_storage
 
@@ -192,3 +193,17 @@ def test_a_log_that_ends_before_its_offset_is_another_log(history: PlantedHistor
     finally:
         shutil.rmtree(f"{history.folder}/jobs")
         shutil.move(f"{history.folder}/kept", f"{history.folder}/jobs")
+
+
+def test_both_counts_of_the_active_runs_agree_in_each_window(
+    history: PlantedHistory, report: HistoryReport
+) -> None:
+    """A run across a bound of the window counts with its part inside, by the minute and by the run."""
+    rng = random.Random(4)
+    minutes = range(report.begin, report.end, 60_000)
+    for _ in range(12):
+        since, until = sorted(rng.sample(minutes, 2))
+        made, _ = create_report(history.warehouse, ReportOptions(since=since, until=until))
+
+        assert made.queues
+        assert [] == [queue.queue for queue in made.queues if not queue.little.agree]

@@ -17,7 +17,7 @@ from dibs.spark.history.warehouse import LogGap
 from dibs.spark.report import report
 from dibs.spark.report.figures.findings import FAILURE_ENDS
 from dibs.spark.report.figures.ids import TOP_IDS, IdSummary
-from dibs.spark.report.figures.periods import MAX_DAYS, MAX_WORKERS, RANGES
+from dibs.spark.report.figures.periods import MAX_DAYS, MAX_GROUPS, RANGES
 from dibs.spark.report.figures.summary import QueueSummary, TrimmedPeriod, create_report
 from dibs.spark.report.page.render import MAX_LISTED, MAX_OPEN, render_page
 from tests.spark.report_rows import DAY, HOUR, MINUTE, NOON, Run, write_history
@@ -178,13 +178,13 @@ def test_starts_are_counted_by_day_and_hour_of_the_claim(tmp_path: Path) -> None
 
 
 def test_the_heat_map_has_the_latest_days(tmp_path: Path) -> None:
-    starts = summary(tmp_path, Run(), Run(due=NOON + 40 * DAY)).starts
+    starts = summary(tmp_path, Run(), Run(due=NOON + 20 * DAY)).starts
 
-    assert (MAX_DAYS, NOON - 12 * HOUR + 40 * DAY) == (len(starts), starts[-1].day)
+    assert (MAX_DAYS, NOON - 12 * HOUR + 20 * DAY) == (len(starts), starts[-1].day)
     page = render_page(*create_report(tmp_path))
     # The ranges with different figures are the hour and the day, the week, and all.
     assert 24 * (1 + 2 + 8 + MAX_DAYS) == page.count('<i style="--part:')
-    assert 'style="--part:100%" title="2026-12-30 12:00: 1 starts"' in page
+    assert 'style="--part:100%" title="2026-12-10 12:00: 1 starts"' in page
 
 
 def test_a_worker_has_its_attempts_failures_and_run_times(tmp_path: Path) -> None:
@@ -196,16 +196,16 @@ def test_a_worker_has_its_attempts_failures_and_run_times(tmp_path: Path) -> Non
     ]
     first, second = summary(tmp_path, *runs).workers
 
-    assert ("a", 3, 2, 1) == (first.holder, first.attempts, first.failures, first.stalled)
+    assert ("a", 3, 2, 1) == (first.name, first.attempts, first.failures, first.stalled)
     assert (100, 50, NOON + MINUTE + 50) == (first.run_ms, first.longest_run_ms, first.last_end)
-    assert ("b", 1, 0, 10) == (second.holder, second.attempts, second.failures, second.run_ms)
+    assert ("b", 1, 0, 10) == (second.name, second.attempts, second.failures, second.run_ms)
 
 
 def test_workers_are_listed_up_to_a_bound(tmp_path: Path) -> None:
-    found = summary(tmp_path, *(Run(holder=f"host:{n}") for n in range(MAX_WORKERS + 3)))
+    found = summary(tmp_path, *(Run(holder=f"host:{n}") for n in range(MAX_GROUPS + 3)))
 
-    assert (MAX_WORKERS, MAX_WORKERS + 3) == (len(found.workers), found.worker_count)
-    assert "3 more workers had fewer attempts" in render_page(*create_report(tmp_path))
+    assert (MAX_GROUPS, MAX_GROUPS + 3) == (len(found.workers), found.worker_count)
+    assert "3 more had fewer attempts" in render_page(*create_report(tmp_path))
 
 
 def test_a_trimmed_period_lies_between_the_events_around_it(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_each_range_has_the_figures_of_its_runs(tmp_path: Path) -> None:
         assert best(rows, "attempts") == [*found.ids.hottest]
         assert [row for row in best(rows, "failures") if row.failures] == [*found.ids.failing]
         assert Counter(run.error for run in its if run.error) == found.errors
-        assert Counter(run.holder for run in its) == {w.holder: w.attempts for w in found.workers}
+        assert Counter(run.holder for run in its) == {w.name: w.attempts for w in found.workers}
         assert {end: count for end, count in found.ends.items() if count} == Counter(run.end for run in its)
         starts = [run for run in runs if run.claimed // MINUTE * MINUTE >= report.end - length]
         assert len(starts) == sum(count for day in found.starts for count in day.hours)

@@ -175,6 +175,21 @@ def history(
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as an HTML page."
 )
+@click.option("--since", metavar="TIME", help="Begin of the window. Default: 28 days before its end.")
+@click.option("--until", metavar="TIME", help="End of the window. Default: that of the history.")
+@click.option("--tz", metavar="ZONE", default="UTC", help="Time zone of the page, as in Europe/Berlin.")
+@click.option(
+    "--by",
+    metavar="GROUP",
+    default="",
+    help="Compare the attempts by key, flow, error, or attributes.NAME.",
+)
+@click.option(
+    "--objective",
+    type=float,
+    metavar="SHARE",
+    help="Share of the attempts that shall not fail, as 0.999; the page then has the burn rate.",
+)
 @click.option(
     "--wait-p95",
     type=options.Seconds(min=0.001),
@@ -194,6 +209,11 @@ def report(
     warehouse: str,
     *,
     out: Path | None,
+    since: str | None,
+    until: str | None,
+    tz: str,
+    by: str,
+    objective: float | None,
     wait_p95: float,
     refresh: float | None,
     json: bool,
@@ -211,11 +231,20 @@ def report(
     if refresh is not None and out is None:
         raise UsageError("--refresh needs --out FILE: it is the page that reloads itself")
     require_pyarrow()
-    from dibs.spark.report.figures.summary import create_report  # noqa: PLC0415
+    from dibs.spark.report.figures.summary import ReportOptions, create_report  # noqa: PLC0415
     from dibs.spark.report.page.render import render_page  # noqa: PLC0415
 
     sizes = import_application(application).handlers.sizes() if application else {}
-    figures, series = create_report(warehouse, round(wait_p95 * 1000), sizes=sizes)
+    options_of_report = ReportOptions(
+        target_wait_p95_ms=round(wait_p95 * 1000),
+        sizes=sizes,
+        since=None if since is None else parse_time(since, "--since"),
+        until=None if until is None else parse_time(until, "--until"),
+        zone=tz,
+        by=by,
+        objective=objective,
+    )
+    figures, series = create_report(warehouse, options_of_report)
     if out is not None:
         _replace_file(out, render_page(figures, series, refresh=refresh))
     if json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
@@ -10,7 +12,7 @@ import pyarrow.dataset as pads
 from dibs.spark.history.duckdb_engine import add_sources, connect
 from dibs.spark.history.queries import statement
 from dibs.spark.history.tables import VIEWS
-from dibs.spark.history.warehouse import Warehouse, table_rows
+from dibs.spark.history.warehouse import Warehouse, iso_time, table_rows
 
 
 def open_history(warehouse: str | Path, **config: str) -> duckdb.DuckDBPyConnection:
@@ -22,14 +24,27 @@ def open_history(warehouse: str | Path, **config: str) -> duckdb.DuckDBPyConnect
     to read the newest rows. `config` are settings of DuckDB. Raise Refused for a location without a
     warehouse.
     """
-    return open_views(Warehouse(warehouse), **config)
+    return open_views(Warehouse(warehouse), config)
 
 
-def open_views(tables: Warehouse, **config: str) -> duckdb.DuckDBPyConnection:
-    """Return the database of `open_history` for an open warehouse, with the rows that its metrics count."""
+def open_views(
+    tables: Warehouse, config: Mapping[str, str], since: int | None = None, until: int | None = None
+) -> duckdb.DuckDBPyConnection:
+    """Return the database of `open_history` for an open warehouse, with the rows that its metrics count.
+
+    With `since` (ms), files of older events and metrics are not opened. `until` leaves out later metrics.
+    """
     database = connect(**config)
-    counted = tables.events.rows(f"t.increment <= {tables.state.increment}")
-    sources = {"events": counted, "live": tables.counted_live().rows(), "metrics": tables.metrics.rows()}
+    begin = "-infinity" if since is None else iso_time(since)
+    end = "infinity" if until is None else iso_time(until)
+    least = None if since is None else datetime.fromtimestamp(since / 1000, UTC)
+    events = f"t.increment <= {tables.state.increment} AND t.at >= TIMESTAMPTZ '{begin}'"
+    minutes = f"t.minute >= TIMESTAMPTZ '{begin}' AND t.minute < TIMESTAMPTZ '{end}'"
+    sources = {
+        "events": tables.events.rows(events, "at", least),
+        "live": tables.counted_live().rows(),
+        "metrics": tables.metrics.rows(minutes, "minute", least),
+    }
     add_sources(database, sources)
     for view in VIEWS:
         database.execute(f"CREATE VIEW {view} AS {statement(view, 'events', table=view)}")

@@ -142,7 +142,7 @@ class HistoryTable:
         Files are left out if all their values of `column` are less than `least`.
         """
         files = pa.table(self.delta.get_add_actions(flatten=True))
-        if f"max.{column}" in files.column_names:
+        if least is not None and f"max.{column}" in files.column_names:
             highest = files[f"max.{column}"]
             at_least = pc.greater_equal(highest, pa.scalar(least).cast(highest.type))
             files = files.filter(pc.fill_null(at_least, True))  # noqa: FBT003

@@ -110,7 +110,7 @@ class History:
         Raise Refused for a warehouse with more than MAX_ROWS rows.
         """
         from dibs.spark.history.warehouse import Warehouse  # noqa: PLC0415 - an extra may be missing
-        from dibs.spark.report.figures.summary import create_report  # noqa: PLC0415 - the same
+        from dibs.spark.report.figures.summary import ReportOptions, create_report  # noqa: PLC0415 - the same
         from dibs.spark.report.page.render import render_page  # noqa: PLC0415 - the same
 
         made = self._made
@@ -124,7 +124,8 @@ class History:
                 "make this one with dibs spark report --warehouse … --out report.html",
                 field="warehouse",
             )
-        figures, series = create_report(root, sizes=self.sizes, with_error_texts=self.with_error_texts)
+        options = ReportOptions(sizes=self.sizes, with_error_texts=self.with_error_texts)
+        figures, series = create_report(root, options)
         html = render_page(figures, series)
         return figures, FullReport(html, _policy(html))
 

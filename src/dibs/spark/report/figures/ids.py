@@ -65,9 +65,9 @@ class TopIds(Struct, frozen=True, kw_only=True):
 
 
 def latest_runs(
-    reader: HistoryReader, queue: str, ids: Iterable[str], *, with_error_texts: bool = True
+    reader: HistoryReader, queue: str, ids: Iterable[str], end: int, *, with_error_texts: bool = True
 ) -> dict[str, tuple[RunSummary, ...]]:
-    """Return id -> its latest RUNS_PER_ID runs, the latest first, in the order of `ids`."""
+    """Return id -> its latest RUNS_PER_ID runs before `end` (ms), the latest first, in the order of `ids`."""
     found: dict[str, list[RunSummary]] = {id: [] for id in ids}
     texts = (
         f"nullif(left(error_message, {MESSAGE_LENGTH}), '') AS error_message, "
@@ -79,9 +79,11 @@ def latest_runs(
     rows = reader.rows(
         'SELECT id, epoch_ms(finished_at) AS finished_at, "end", attempt, wait_ms, run_ms, holder, '  # noqa: S608
         f"error_type, {texts} FROM runs WHERE queue = $queue AND id IN (SELECT unnest($ids)) "
+        "AND epoch_ms(finished_at) < $end "
         f"QUALIFY row_number() OVER (PARTITION BY id {order}) <= {RUNS_PER_ID} {order}",
         queue=queue,
         ids=list(found),
+        end=end,
     )
     for row in rows:
         found[row.pop("id")].append(RunSummary(**row))
@@ -91,9 +93,9 @@ def latest_runs(
 _FAILURES: Final = " + ".join(FAILURE_ENDS)
 
 
-def top_ids(reader: HistoryReader, begin: int) -> TopIds:
-    """Return the ids of the selected queue that ended at `begin` (ms) or later."""
-    reader.sum_ids(begin)
+def top_ids(reader: HistoryReader, span: tuple[int, int]) -> TopIds:
+    """Return the ids of the selected queue that ended in a span of ms."""
+    reader.sum_ids(*span)
     slowest, hottest, failing = (_best(reader, order) for order in ("longest_run_ms", "attempts", "failures"))
     return TopIds(slowest=slowest, hottest=hottest, failing=tuple(row for row in failing if row.failures))
 

@@ -4,41 +4,46 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
+from attrs import frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.spark.history.tables import ATTEMPT_ENDS
 from dibs.spark.report.figures.findings import FAILURE_ENDS, MINUTE
 from dibs.spark.report.figures.ids import TopIds, top_ids
-from dibs.spark.report.figures.reader import HistoryReader
+from dibs.spark.report.figures.reader import HistoryReader, finished_in
 
 HOUR: Final = 60 * MINUTE
-DAY: Final = 24 * HOUR
 #: Maximum number of days in the heat map: the latest ones.
 MAX_DAYS: Final = 14
-#: Maximum number of workers that are listed, those with most attempts first.
-MAX_WORKERS: Final = 30
+#: Maximum number of workers, and of groups, that are listed, those with most attempts first.
+MAX_GROUPS: Final = 30
 
 
 class DayStarts(Struct, frozen=True, kw_only=True):
     """The starts of runs on one day."""
 
-    #: Begin of the day in UTC, ms since the epoch.
+    #: Begin of the day in the time zone of the report, ms since the epoch.
     day: int
-    #: Starts in each of its 24 hours.
+    #: Starts in each of its hours 0 to 23. An hour that a change of the clock repeats has the starts of both.
     hours: tuple[int, ...]
 
 
-class WorkerSummary(Struct, frozen=True, kw_only=True):
-    """The attempts of one holder: a worker, as it names itself in its claims."""
+class GroupSummary(Struct, frozen=True, kw_only=True):
+    """The attempts of one group: those of a worker, or with one key, attribute or class of error."""
 
-    holder: str
+    #: Name of the group: that of the worker as it names itself in its claims, the key, or a JSON text of the
+    #: attribute.
+    name: str
     attempts: int
     failures: int
     #: Attempts that stalled: the worker died, or lost its lease.
     stalled: int
+    wait_p95_ms: int
     #: Sum of the run times, ms.
     run_ms: int
     longest_run_ms: int
@@ -46,20 +51,25 @@ class WorkerSummary(Struct, frozen=True, kw_only=True):
     last_end: int
 
 
-def count_starts(minutes: Iterable[Mapping[str, Any]], begin: int, end: int) -> tuple[DayStarts, ...]:
-    """Return the starts of a queue from `begin` to `end` (ms), by day and hour.
+def count_starts(
+    minutes: Iterable[Mapping[str, Any]], begin: int, end: int, zone: ZoneInfo
+) -> tuple[DayStarts, ...]:
+    """Return the starts of a queue from `begin` to `end` (ms), by day and hour of a time zone.
 
     A day without starts has zeros. Of more than MAX_DAYS days, the last ones are returned.
     """
-    starts: Counter[int] = Counter()
+    starts: Counter[tuple[int, int]] = Counter()
     for row in minutes:
         if begin <= row["minute"] < end:
-            starts[row["minute"] // HOUR] += row["claims"]
-    last = (end - 1) // DAY
-    first = max(last - MAX_DAYS + 1, begin // DAY)
+            moment = datetime.fromtimestamp(row["minute"] / 1000, zone)
+            starts[moment.toordinal(), moment.hour] += row["claims"]
+    first, last = (datetime.fromtimestamp(at / 1000, zone).toordinal() for at in (begin, end - 1))
     return tuple(
-        DayStarts(day=day * DAY, hours=tuple(starts[day * 24 + hour] for hour in range(24)))
-        for day in range(first, last + 1)
+        DayStarts(
+            day=round(datetime.fromordinal(day).replace(tzinfo=zone).timestamp() * 1000),
+            hours=tuple(starts[day, hour] for hour in range(24)),
+        )
+        for day in range(max(first, last - MAX_DAYS + 1), last + 1)
     )
 
 
@@ -109,67 +119,84 @@ class RangeFigures(Struct, frozen=True, kw_only=True):
     #: Class of error -> number of attempts that ended with it.
     errors: dict[str, int]
     ids: TopIds
+    #: The classes of `errors` of which the report has none before the range.
+    new_errors: tuple[str, ...]
     #: The workers with most attempts, and the number of all workers that had an attempt.
-    workers: tuple[WorkerSummary, ...]
+    workers: tuple[GroupSummary, ...]
     worker_count: int
+    #: The groups with most attempts of a report that groups its attempts, and the number of all groups.
+    groups: tuple[GroupSummary, ...]
+    group_count: int
     #: Starts by hour, of the latest days.
     starts: tuple[DayStarts, ...]
 
 
+@frozen(kw_only=True)
+class View:
+    """What a report shows: its span in ms, the time zone of its days, and the groups of attempts."""
+
+    begin: int
+    end: int
+    zone: ZoneInfo
+    #: An expression of SQL on `runs` that names the group of an attempt; "" for no groups.
+    group: str = ""
+
+
 def summarize_ranges(
-    reader: HistoryReader, minutes: Sequence[Mapping[str, Any]], span: tuple[int, int]
+    reader: HistoryReader, minutes: Sequence[Mapping[str, Any]], view: View
 ) -> tuple[RangeFigures, ...]:
-    """Return the figures of the selected queue in each range. `span` is the whole history, in ms."""
-    begin, end = span
+    """Return the figures of the selected queue in each range. A view begins with the queue."""
     found = {
-        name: _summarize_range(reader, minutes, name, (end - length, end), begin)
+        name: _summarize_range(reader, minutes, name, view.end - length, view)
         for name, length in RANGES.items()
-        if end - length > begin
+        if view.end - length > view.begin
     }
     # The last one, as `poison_ids` reads the sums of its ids.
-    whole = found["all"] = _summarize_range(reader, minutes, "all", span, begin)
+    whole = found["all"] = _summarize_range(reader, minutes, "all", view.begin, view)
     return tuple(found.get(name) or _as_range(whole, name, minutes) for name in (*RANGES, "all"))
 
 
 def _summarize_range(
-    reader: HistoryReader,
-    minutes: Sequence[Mapping[str, Any]],
-    name: str,
-    span: tuple[int, int],
-    history_begin: int,
+    reader: HistoryReader, minutes: Sequence[Mapping[str, Any]], name: str, begin: int, view: View
 ) -> RangeFigures:
-    begin, end = span
+    end = view.end
+    span = begin, end
     its = [row for row in minutes if row["minute"] >= begin]
     earlier = 2 * begin - end
-    workers = _workers(reader, span)
+    workers = _group_attempts(reader, span, "holder")
+    groups = _group_attempts(reader, span, view.group) if view.group else ()
+    errors = _count_errors(reader, span)
+    known = _count_errors(reader, (view.begin, begin)) if begin > view.begin else errors
     return RangeFigures(
         name=name,
         last=_period(reader, minutes, span),
-        before=_period(reader, minutes, (earlier, begin)) if earlier >= history_begin else None,
+        before=_period(reader, minutes, (earlier, begin)) if earlier >= view.begin else None,
         claims=_sparkline(minutes, begin, end),
         ends={kind: sum(row[kind] for row in its) for kind in ATTEMPT_ENDS},
         backlog_peak=max((row["backlog_due"] for row in its), default=0),
-        errors={
-            row["error_type"]: row["number"]
-            for row in reader.rows(
-                f"SELECT error_type, count(*) AS number FROM {_in(span)} "  # noqa: S608 - numbers
-                "AND error_type IS NOT NULL GROUP BY error_type ORDER BY number DESC, error_type"
-            )
-        },
-        ids=top_ids(reader, begin),
-        workers=workers[:MAX_WORKERS],
+        errors=errors,
+        new_errors=tuple(error for error in errors if error not in known),
+        ids=top_ids(reader, span),
+        workers=workers[:MAX_GROUPS],
         worker_count=len(workers),
-        starts=count_starts(minutes, begin, end),
+        groups=groups[:MAX_GROUPS],
+        group_count=len(groups),
+        starts=count_starts(minutes, begin, end, view.zone),
     )
 
 
 def _in(span: tuple[int, int]) -> str:
     """Return the attempts of the selected queue that ended in a span of ms."""
-    begin, end = span
-    return (
-        f"its_runs WHERE finished_at >= make_timestamptz({begin * 1000}) "
-        f"AND finished_at < make_timestamptz({end * 1000})"
+    return f"its_runs WHERE {finished_in(span)}"
+
+
+def _count_errors(reader: HistoryReader, span: tuple[int, int]) -> dict[str, int]:
+    """Return class of error -> attempts that ended with it in a span, those with most attempts first."""
+    rows = reader.rows(
+        f"SELECT error_type, count(*) AS number FROM {_in(span)} "  # noqa: S608 - numbers
+        "AND error_type IS NOT NULL GROUP BY error_type ORDER BY number DESC, error_type"
     )
+    return {row["error_type"]: row["number"] for row in rows}
 
 
 def _period(
@@ -202,18 +229,20 @@ def _period(
     )
 
 
-def _workers(reader: HistoryReader, span: tuple[int, int]) -> tuple[WorkerSummary, ...]:
-    """Return the workers of a span, those with most attempts first."""
+def _group_attempts(
+    reader: HistoryReader, span: tuple[int, int], expression: str
+) -> tuple[GroupSummary, ...]:
+    """Return the groups of the attempts of a span, those with most attempts first."""
     failures = ", ".join(f"'{kind}'" for kind in FAILURE_ENDS)
     rows = reader.rows(
-        "SELECT holder, count(*) AS attempts, "  # noqa: S608 - our names and numbers
+        f"SELECT {expression} AS name, count(*) AS attempts, "  # noqa: S608 - our names and numbers
         f'count(*) FILTER ("end" IN ({failures})) AS failures, '
-        "count(*) FILTER (\"end\" = 'stalled') AS stalled, "
+        "count(*) FILTER (\"end\" = 'stalled') AS stalled, quantile_disc(wait_ms, 0.95) AS wait_p95_ms, "
         "sum(run_ms)::BIGINT AS run_ms, max(run_ms) AS longest_run_ms, "
-        f"epoch_ms(max(finished_at)) AS last_end FROM {_in(span)} AND holder IS NOT NULL "
-        "GROUP BY holder ORDER BY attempts DESC, holder"
+        f"epoch_ms(max(finished_at)) AS last_end FROM {_in(span)} AND name IS NOT NULL "
+        "GROUP BY name ORDER BY attempts DESC, name"
     )
-    return tuple(WorkerSummary(**row) for row in rows)
+    return tuple(GroupSummary(**row) for row in rows)
 
 
 def _as_range(whole: RangeFigures, name: str, minutes: Iterable[Mapping[str, Any]]) -> RangeFigures:

@@ -18,11 +18,15 @@ MEMORY_LIMIT: Final = "512MB"
 
 
 class HistoryReader:
-    """The tables of a warehouse, at the rows that its metrics count."""
+    """The tables of a warehouse from `since` up to `until` (ms), at the rows that its metrics count.
 
-    def __init__(self, warehouse: Warehouse) -> None:
+    `runs` and `events` also have what ended after `until`, because such a run may have begun before.
+    """
+
+    def __init__(self, warehouse: Warehouse, since: int | None = None, until: int | None = None) -> None:
         self._folder: TemporaryDirectory[str] = TemporaryDirectory(prefix="dibs-report-")
-        self._database = open_views(warehouse, memory_limit=MEMORY_LIMIT, temp_directory=self._folder.name)
+        config = {"memory_limit": MEMORY_LIMIT, "temp_directory": self._folder.name}
+        self._database = open_views(warehouse, config, since, until)
 
     def close(self) -> None:
         """Close the database and remove its temporary files."""
@@ -61,10 +65,16 @@ class HistoryReader:
         )
         self._database.execute(f"CREATE TEMP VIEW its_runs AS {_of('its', 'runs')}")
 
-    def sum_ids(self, begin: int) -> None:
-        """Make the table its_ids: the sums of the ids of the queue that ended since `begin` (ms)."""
-        since = f"(SELECT * FROM its WHERE finished_at >= make_timestamptz({begin * 1000}))"  # noqa: S608 - a number
-        self._database.execute(f"CREATE OR REPLACE TEMP TABLE its_ids AS {_of(since, 'ids')}")
+    def sum_ids(self, begin: int, end: int) -> None:
+        """Make the table its_ids: the sums of the ids of the queue that ended from `begin` to `end` (ms)."""
+        ended = f"(SELECT * FROM its WHERE {finished_in((begin, end))})"  # noqa: S608 - numbers
+        self._database.execute(f"CREATE OR REPLACE TEMP TABLE its_ids AS {_of(ended, 'ids')}")
+
+
+def finished_in(span: tuple[int, int]) -> str:
+    """Return the condition that an attempt ended in a span of ms."""
+    begin, end = span
+    return f"finished_at >= make_timestamptz({begin * 1000}) AND finished_at < make_timestamptz({end * 1000})"
 
 
 def _of(table: str, name: str) -> str:

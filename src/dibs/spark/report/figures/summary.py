@@ -12,10 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from attrs import field, frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.errors import Refused
 from dibs.model.requests import StartRate
 from dibs.spark.history.warehouse import LogGap, Warehouse
 from dibs.spark.report.figures.capacity import CapacityAdvice, advise, busiest_hour
@@ -32,9 +35,10 @@ from dibs.spark.report.figures.periods import (
     HOUR,
     DayStarts,
     DurationPercentiles,
+    GroupSummary,
     RangeFigures,
     Series,
-    WorkerSummary,
+    View,
     chart_series,
     summarize_ranges,
 )
@@ -102,7 +106,7 @@ class LittlesLaw(Struct, frozen=True, kw_only=True):
 
 
 class QueueSummary(Struct, frozen=True, kw_only=True):
-    """The figures of one queue over the whole history."""
+    """The figures of one queue over the whole window."""
 
     queue: str
     #: Log level of the queue. At `runs`, `arrivals` counts the jobs that ended or are live.
@@ -125,12 +129,12 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
     hottest: tuple[IdSummary, ...]
     #: The ids with most failures.
     failing: tuple[IdSummary, ...]
-    #: Figures of the last hour, day and week, and of the whole history, in this order.
+    #: Figures of the last hour, day and week, and of the whole window, in this order.
     ranges: tuple[RangeFigures, ...]
     #: Starts by hour on the latest days.
     starts: tuple[DayStarts, ...]
     #: The workers with most attempts, and the number of all workers that had an attempt.
-    workers: tuple[WorkerSummary, ...]
+    workers: tuple[GroupSummary, ...]
     worker_count: int
     capacity: CapacityAdvice | None = None
     #: Id -> its latest runs, for the ids in the tables of ids. Empty for a queue without charts.
@@ -152,44 +156,102 @@ class HistoryReport(Struct, frozen=True, kw_only=True):
 
     source: str
     generation: int
+    #: The window: the first and the last minute of the history in it.
     begin: int
     end: int
+    #: Time zone of the days and of the times on the page.
+    zone: str
+    #: What `groups` stand for, as `key` or `attributes.customer`; "" for a report without groups.
+    by: str
+    #: Share of the attempts that shall not fail, or None: the page then shows no burn rate.
+    objective: float | None
     queues: tuple[QueueSummary, ...]
     outages: tuple[Outage, ...]
     poisons: tuple[PoisonId, ...]
     gaps: tuple[TrimmedPeriod, ...]
 
 
+#: Length of the window of a report that names none. So its cost does not grow with the history, and each week
+#: has the one before it to compare with.
+WINDOW_MS: Final = 28 * 24 * HOUR
+#: Groups of attempts -> their expression on `runs`. `attributes.NAME` is the attribute NAME.
+GROUPS: Final = {"": "", "key": "key", "flow": "flow", "error": "error_type"}
 #: Number of ids that are listed as failing nearly every time.
 MAX_POISON_IDS: Final = 100
 TARGET_WAIT_P95_MS: Final = 1_000
 
 
+@frozen(kw_only=True)
+class ReportOptions:
+    """What a report shows of a warehouse. Raise Refused for an unknown time zone or group."""
+
+    target_wait_p95_ms: int = TARGET_WAIT_P95_MS
+    #: Queue -> the capacity units of a run, as handlers declare them (`app.handlers.sizes()`).
+    sizes: Mapping[str, int] = field(factory=dict)
+    #: Without it, the runs have no messages and tracebacks, which may quote data of jobs.
+    with_error_texts: bool = True
+    #: First and last time of the window, ms since the epoch, in whole minutes. By default it ends with the
+    #: history, and has WINDOW_MS.
+    since: int | None = None
+    until: int | None = None
+    #: Name of the time zone of the page, such as Europe/Berlin.
+    zone: str = "UTC"
+    #: Groups of attempts that the page compares: key, flow, error, or attributes.NAME.
+    by: str = ""
+    #: Share of the attempts that shall not fail, above 0 and below 1; None for no burn rate.
+    objective: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        load_zone(self.zone)
+        group_expression(self.by)
+        if self.objective is not None and not 0 < self.objective < 1:
+            raise Refused(
+                f"objective is {self.objective:g}; write a share above 0 and below 1, as in 0.999",
+                field="objective",
+            )
+
+
+def load_zone(name: str) -> ZoneInfo:
+    """Return a time zone. Raise Refused for a name that this machine does not know."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise Refused(
+            f"tz is {name!r:.60}, which is no known time zone; write one as Europe/Berlin", field="tz"
+        ) from error
+
+
+def group_expression(by: str) -> str:
+    """Return the expression on `runs` for groups of attempts. Raise Refused for unknown groups."""
+    kind, _, name = by.partition(".")
+    if by in GROUPS:
+        return GROUPS[by]
+    if kind == "attributes" and name:
+        return "attributes['{}']".format(name.replace("'", "''"))
+    raise Refused(
+        f"by is {by!r:.60}; write key, flow, error, or attributes.NAME for a collected attribute",
+        field="by",
+    )
+
+
 def create_report(
-    root: str | Path,
-    target_wait_p95_ms: int = TARGET_WAIT_P95_MS,
-    *,
-    sizes: Mapping[str, int] | None = None,
-    with_error_texts: bool = True,
+    root: str | Path, options: ReportOptions | None = None
 ) -> tuple[HistoryReport, dict[str, dict[str, Series]]]:
     """Return the report of a warehouse, and queue -> range -> the series of its charts.
 
-    `sizes` has the capacity units of a run by queue, as handlers declare them (`app.handlers.sizes()`).
-    Without `with_error_texts`, the runs have no messages and tracebacks, which may quote data of jobs.
     Raise Refused if the folder has no warehouse, and StorageTooNew for a warehouse that a newer dibs has
     written.
     """
-    warehouse = Warehouse(root)
-    with closing(HistoryReader(warehouse)) as reader:
-        return _create_report(reader, warehouse, target_wait_p95_ms, sizes or {}, with_error_texts)
+    warehouse, options = Warehouse(root), options or ReportOptions()
+    end = warehouse.state.horizon + 1 if options.until is None else options.until
+    since = end - WINDOW_MS if options.since is None else options.since
+    until = None if options.until is None else options.until // MINUTE * MINUTE
+    with closing(HistoryReader(warehouse, since // MINUTE * MINUTE, until)) as reader:
+        return _create_report(reader, warehouse, options)
 
 
 def _create_report(
-    reader: HistoryReader,
-    warehouse: Warehouse,
-    target_wait_p95_ms: int,
-    sizes: Mapping[str, int],
-    with_error_texts: bool,  # noqa: FBT001 - that of create_report
+    reader: HistoryReader, warehouse: Warehouse, options: ReportOptions
 ) -> tuple[HistoryReport, dict[str, dict[str, Series]]]:
     last = reader.last_minute()
     end = 0 if last is None else last + MINUTE
@@ -197,9 +259,10 @@ def _create_report(
     for name in reader.queues():
         minutes = reader.minutes(name)
         reader.select(name)
-        summary = _summarize_queue(reader, name, minutes, end)
+        summary = _summarize_queue(reader, name, minutes, end, options)
         rate = warehouse.state.rates.get(name)
-        capacity = _advise_capacity(reader, summary, minutes, target_wait_p95_ms, (sizes.get(name), rate))
+        limits = options.sizes.get(name), rate
+        capacity = _advise_capacity(reader, summary, minutes, options.target_wait_p95_ms, limits)
         queues.append(replace(summary, capacity=capacity))
         outages += find_outages(name, minutes, summary.run.p95 or 0, rate)
         poisons += poison_ids(reader, name, summary.failures)
@@ -209,7 +272,10 @@ def _create_report(
         generation=warehouse.generation,
         begin=min((queue.begin for queue in queues), default=0),
         end=end,
-        queues=tuple(_with_latest_runs(reader, queues, with_error_texts=with_error_texts)),
+        zone=options.zone,
+        by=options.by,
+        objective=options.objective,
+        queues=tuple(_with_latest_runs(reader, queues, end, with_error_texts=options.with_error_texts)),
         outages=tuple(merge_outages(outages)),
         poisons=tuple(sorted(poisons, key=lambda poison: -sum(poison.bad.values()))[:MAX_POISON_IDS]),
         gaps=tuple(find_trimmed_periods(reader, warehouse.state.gaps)),
@@ -218,21 +284,26 @@ def _create_report(
 
 
 def _with_latest_runs(
-    reader: HistoryReader, queues: Iterable[QueueSummary], *, with_error_texts: bool
+    reader: HistoryReader, queues: Iterable[QueueSummary], end: int, *, with_error_texts: bool
 ) -> Iterator[QueueSummary]:
     """Yield the queues, those with most attempts first; the first MAX_CHARTED_QUEUES with runs."""
     ordered = sorted(queues, key=lambda queue: (-queue.attempts, queue.queue))
     for queue in ordered[:MAX_CHARTED_QUEUES]:
-        runs = latest_runs(reader, queue.queue, queue.listed_ids, with_error_texts=with_error_texts)
+        runs = latest_runs(reader, queue.queue, queue.listed_ids, end, with_error_texts=with_error_texts)
         yield replace(queue, runs=runs)
     yield from ordered[MAX_CHARTED_QUEUES:]
 
 
 def _summarize_queue(
-    reader: HistoryReader, queue: str, minutes: Sequence[Mapping[str, Any]], last: int
+    reader: HistoryReader,
+    queue: str,
+    minutes: Sequence[Mapping[str, Any]],
+    last: int,
+    options: ReportOptions,
 ) -> QueueSummary:
     begin, end = minutes[0]["minute"], minutes[-1]["minute"] + MINUTE
-    ranges = summarize_ranges(reader, minutes, (begin, last))
+    view = View(begin=begin, end=last, zone=load_zone(options.zone), group=group_expression(options.by))
+    ranges = summarize_ranges(reader, minutes, view)
     whole = ranges[-1]
     return QueueSummary(
         queue=queue,
@@ -261,18 +332,22 @@ def _summarize_queue(
 
 
 def _check_littles_law(reader: HistoryReader, queue: str, minutes: Sequence[Mapping[str, Any]]) -> LittlesLaw:
-    end = minutes[-1]["minute"] + MINUTE
+    begin, end = minutes[0]["minute"], minutes[-1]["minute"] + MINUTE
     by_minute = round(sum(row["active"] * MINUTE for row in minutes))
+    # Of a run that began before the window or ended after it, the part inside counts.
+    spans = (
+        "SELECT epoch_ms(claimed_at) AS claimed, epoch_ms(finished_at) AS finished FROM its_runs UNION ALL "
+        "SELECT epoch_ms(claimed_at), $end FROM live WHERE queue = $queue AND claimed_at IS NOT NULL"
+    )
     [row] = reader.rows(
-        "SELECT (SELECT coalesce(sum(run_ms), 0) FROM its_runs)::BIGINT AS ended, "
-        "(SELECT coalesce(sum($end - epoch_ms(claimed_at)), 0) FROM live "
-        "WHERE queue = $queue AND claimed_at IS NOT NULL)::BIGINT AS still_active",
+        f"SELECT coalesce(sum(least(finished, $end) - greatest(claimed, $begin)), 0)::BIGINT AS ms "  # noqa: S608
+        f"FROM ({spans}) WHERE claimed < $end AND finished >= $begin",
+        begin=begin,
         end=end,
         queue=queue,
     )
-    by_run = row["ended"] + row["still_active"]
-    length = end - minutes[0]["minute"]
-    return LittlesLaw(active=by_minute / length, expected=by_run / length, agree=by_minute == by_run)
+    length = end - begin
+    return LittlesLaw(active=by_minute / length, expected=row["ms"] / length, agree=by_minute == row["ms"])
 
 
 def _advise_capacity(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from html import escape
 from typing import Any, Final, Literal
+from zoneinfo import ZoneInfo
 
 import msgspec
 from attrs import frozen
@@ -122,6 +123,7 @@ def draw_chart(
     place: tuple[str, str],
     series: dict[str, list[Any]],
     outages: Iterable[tuple[int, int]],
+    zone: ZoneInfo,
 ) -> str:
     """Return a chart with its title, axes and key. `place` is its queue and range."""
     queue, name = place
@@ -145,7 +147,7 @@ def draw_chart(
         f'data-unit="{chart.unit}" '
         f'data-lines="{escape(encoded.decode())}">{"".join(parts)}'
         f'<line class="cursor" y1="0" y2="{HEIGHT}"/></svg>'
-        f'<div class="x">{_label_times(begin, end)}</div></div>{_draw_legend(chart.lines)}'
+        f'<div class="x">{_label_times(begin, end, zone)}</div></div>{_draw_legend(chart.lines)}'
     )
 
 
@@ -257,12 +259,15 @@ _TIME_STEPS: Final = tuple(
 _LAST_CENTRED: Final = 0.95
 
 
-def _label_times(begin: int, end: int) -> str:
+def _label_times(begin: int, end: int, zone: ZoneInfo) -> str:
     step = next((step for step in _TIME_STEPS if (end - begin) / step <= 8), _TIME_STEPS[-1])
     form = "%H:%M" if step < 24 * _HOUR else "%d %b"
     labels = []
-    for at in range(begin + -begin % step, end, step):
-        label = datetime.fromtimestamp(at / 1000, UTC).strftime(form)
+    # The ticks are round times of the zone, by its offset at the begin.
+    offset = datetime.fromtimestamp(begin / 1000, zone).utcoffset() or timedelta()
+    local = begin + offset // timedelta(milliseconds=1)
+    for at in range(begin + -local % step, end, step):
+        label = datetime.fromtimestamp(at / 1000, zone).strftime(form)
         share = (at - begin) / (end - begin)
         place = f"left:{100 * share:.1f}%" if share <= _LAST_CENTRED else "right:0;transform:none"
         labels.append(f'<span style="{place}">{label}</span>')

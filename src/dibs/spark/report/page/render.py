@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from importlib.resources import files
 from typing import Any, Final, TypeVar
+from zoneinfo import ZoneInfo
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -18,12 +19,13 @@ from markupsafe import Markup
 
 from dibs.spark.report.figures.findings import PoisonId
 from dibs.spark.report.figures.ids import RUNS_PER_ID, TOP_IDS, TRACEBACK_LENGTH
-from dibs.spark.report.figures.periods import MAX_POINTS, MAX_WORKERS, PeriodFigures, RangeFigures, Series
+from dibs.spark.report.figures.periods import MAX_GROUPS, MAX_POINTS, PeriodFigures, RangeFigures, Series
 from dibs.spark.report.figures.summary import (
     MAX_CHARTED_QUEUES,
     HistoryReport,
     QueueSummary,
     TrimmedPeriod,
+    load_zone,
 )
 from dibs.spark.report.page.charts import CHARTS, draw_chart, draw_sparkline, format_ms
 
@@ -42,7 +44,7 @@ BOUNDS: Final = {
     "listed": MAX_LISTED,
     "queues": MAX_LISTED_QUEUES,
     "charted": MAX_CHARTED_QUEUES,
-    "workers": MAX_WORKERS,
+    "groups": MAX_GROUPS,
     "points": MAX_POINTS,
     "ids": TOP_IDS,
     "runs": RUNS_PER_ID,
@@ -60,7 +62,7 @@ def render_page(
     findings = list(_findings(report))
     # Escape `<`: an id that contains a closing script tag would end the element.
     encoded = msgspec.json.encode(charted).decode().replace("<", "\\u003c")
-    return _template().render(
+    return _template(load_zone(report.zone)).render(
         report=report,
         findings=findings,
         marked=_marked_queues(report),
@@ -72,7 +74,7 @@ def render_page(
     )
 
 
-def _template() -> Template:
+def _template(zone: ZoneInfo) -> Template:
     environment = Environment(
         loader=PackageLoader(__package__ or ""),
         undefined=StrictUndefined,
@@ -83,9 +85,9 @@ def _template() -> Template:
         "number": "{:,}".format,
         "percent": lambda share, digits: f"{share:.{digits}%}",
         "ms": format_ms,
-        "date": format_time,
-        "minute": partial(format_time, form="%Y-%m-%d %H:%M"),
-        "second": partial(format_time, form="%Y-%m-%d %H:%M:%S"),
+        "date": partial(format_time, zone),
+        "minute": partial(format_time, zone, form="%Y-%m-%d %H:%M"),
+        "second": partial(format_time, zone, form="%Y-%m-%d %H:%M:%S"),
         "failures": lambda poisons: sum(sum(poison.bad.values()) for poison in poisons),
         "main_error": _main_error,
         "loss": _describe_loss,
@@ -107,9 +109,9 @@ def _read_asset(name: str) -> str:
     return (files(__package__) / "assets" / name).read_text("utf-8")
 
 
-def format_time(at: int, form: str) -> str:
-    """Return a time (ms since the epoch) in UTC, in a form of strftime."""
-    return datetime.fromtimestamp(at / 1000, UTC).strftime(form)
+def format_time(zone: ZoneInfo, at: int, form: str) -> str:
+    """Return a time (ms since the epoch) of a time zone, in a form of strftime."""
+    return datetime.fromtimestamp(at / 1000, zone).strftime(form)
 
 
 def _findings(report: HistoryReport) -> Iterator[tuple[str, Sequence[Any]]]:
@@ -167,9 +169,10 @@ def _charts(
     report: HistoryReport, series: dict[str, dict[str, Series]], queue: QueueSummary, name: str
 ) -> Iterator[Markup]:
     """Yield the charts of a queue in one range."""
+    zone = load_zone(report.zone)
     outages = [(outage.begin, outage.end) for outage in report.outages if queue.queue in outage.queues]
     for chart in CHARTS:
-        drawn = draw_chart(chart, (queue.queue, name), series[queue.queue][name], outages)
+        drawn = draw_chart(chart, (queue.queue, name), series[queue.queue][name], outages, zone)
         yield Markup(drawn)  # noqa: S704 - draw_chart escapes the names
 
 

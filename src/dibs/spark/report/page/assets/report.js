@@ -5,6 +5,10 @@
 const series = JSON.parse(document.getElementById("series").textContent);
 const tip = document.getElementById("tip");
 
+// Sweden writes 2026-11-20 13:12.
+const timeZone = document.documentElement.dataset.zone;
+const times = new Intl.DateTimeFormat("sv-SE", { timeZone, dateStyle: "short", timeStyle: "short" });
+
 const sections = [...document.querySelectorAll("section[data-queue]")];
 
 function choose(chosen) {
@@ -52,7 +56,7 @@ function show(event, svg) {
   cursor.style.visibility = "visible";
   tip.replaceChildren();
   const when = document.createElement("b");
-  when.textContent = `${new Date(data.at[index]).toISOString().slice(0, 16).replace("T", " ")} UTC`;
+  when.textContent = `${times.format(data.at[index])} ${timeZone}`;
   tip.append(when);
   for (const one of JSON.parse(svg.dataset.lines)) {
     const line = document.createElement("div");
