@@ -173,7 +173,7 @@ async def test_a_large_warehouse_is_refused_with_the_command_that_makes_its_repo
     monkeypatch.setattr(history, "MAX_ROWS", 459)
     page = await history_page(reader)
 
-    assert "the warehouse has 460 rows, and the dashboard makes reports of up to 459" in page
+    assert "the last 28 days have 460 rows, and the dashboard makes reports of up to 459" in page
     assert "dibs spark report" in page
 
 

@@ -30,7 +30,7 @@ from dibs.errors import Refused
 from dibs.model.events import LogEvent
 from dibs.model.job import Job, JobData, Slot, Successor
 from dibs.model.requests import Settings, StartRate
-from dibs.model.results import EventPage, ExportRecord, State
+from dibs.model.results import Counts, EventPage, ExportRecord, State
 from dibs.model.wakeup import flow_of
 from dibs.model.worker_record import without_reserved
 from dibs.spark.connection import StorageConnection, run_in_thread
@@ -107,15 +107,23 @@ def _display_url(url: str) -> str:
 
 
 def plan_live(url: str, queues: Iterable[str] = (), unread: Collection[str] = ()) -> list[ReadPart]:
-    """Return the live jobs of the queues; without `queues`, of all queues but those in `unread`."""
+    """Return the live jobs of the queues; without `queues`, of all queues but those in `unread`.
+
+    A queue without live jobs is left out: to list it takes five calls, and `counts` one for many queues.
+    """
 
     def plan() -> list[ReadPart]:
         with StorageConnection(url) as connection:
             infos = without_reserved(connection.run(connection.storage.queues()))
-        levels = {info.name: info.settings.log_level for info in infos}
+            levels = {info.name: info.settings.log_level for info in infos}
+            names = sorted(set(queues) or levels.keys() - set(unread))
+            counts: dict[str, Counts] = {}
+            for begin in range(0, len(names), PAGE):
+                counts |= connection.run(connection.storage.counts(names[begin : begin + PAGE]))
         return [
             ReadPart(queue=name, is_logged=levels.get(name, "off") != "off")
-            for name in sorted(set(queues) or levels.keys() - set(unread))
+            for name in names
+            if counts[name].waiting or counts[name].active or counts[name].blocked
         ]
 
     return run_in_thread(plan)

@@ -141,11 +141,7 @@ class HistoryTable:
 
         Files are left out if all their values of `column` are less than `least`.
         """
-        files = pa.table(self.delta.get_add_actions(flatten=True))
-        if least is not None and f"max.{column}" in files.column_names:
-            highest = files[f"max.{column}"]
-            at_least = pc.greater_equal(highest, pa.scalar(least).cast(highest.type))
-            files = files.filter(pc.fill_null(at_least, True))  # noqa: FBT003
+        files = self._files(column, least)
         return TableRows(
             table=self.name,
             root=self.uri,
@@ -155,9 +151,17 @@ class HistoryTable:
             options=self.options,
         )
 
-    def count(self) -> int:
-        """Return the number of rows."""
-        return self.delta.count()
+    def count(self, column: str = "", least: object = None) -> int:
+        """Return the number of rows in the files that `rows` with these arguments has."""
+        return pc.sum(self._files(column, least)["num_records"]).as_py() or 0
+
+    def _files(self, column: str, least: object) -> pa.Table:
+        files = pa.table(self.delta.get_add_actions(flatten=True))
+        if least is None or f"max.{column}" not in files.column_names:
+            return files
+        highest = files[f"max.{column}"]
+        at_least = pc.greater_equal(highest, pa.scalar(least).cast(highest.type))
+        return files.filter(pc.fill_null(at_least, True))  # noqa: FBT003
 
     def append(self, state: State, rows: TableRows, **constants: int) -> None:
         """Add rows, with columns that have the same value in all of them, and the state behind them.

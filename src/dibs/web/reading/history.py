@@ -7,6 +7,7 @@ import logging
 from base64 import b64encode
 from collections.abc import Mapping
 from contextvars import Context
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -110,18 +111,23 @@ class History:
         Raise Refused for a warehouse with more than MAX_ROWS rows.
         """
         from dibs.spark.history.warehouse import Warehouse  # noqa: PLC0415 - an extra may be missing
-        from dibs.spark.report.figures.summary import ReportOptions, create_report  # noqa: PLC0415 - the same
+        from dibs.spark.report.figures.summary import (  # noqa: PLC0415 - the same
+            WINDOW_MS,
+            ReportOptions,
+            create_report,
+        )
         from dibs.spark.report.page.render import render_page  # noqa: PLC0415 - the same
 
         made = self._made
         warehouse = Warehouse(root)
         if made is not None and made[0].generation == warehouse.generation:
             return made
-        rows = warehouse.events.count() + warehouse.metrics.count()
+        since = datetime.fromtimestamp((warehouse.state.horizon - WINDOW_MS) / 1000, UTC)
+        rows = warehouse.events.count("at", since) + warehouse.metrics.count("minute", since)
         if rows > MAX_ROWS:
             raise Refused(
-                f"the warehouse has {rows:,} rows, and the dashboard makes reports of up to {MAX_ROWS:,}; "
-                "make this one with dibs spark report --warehouse … --out report.html",
+                f"the last 28 days have {rows:,} rows, and the dashboard makes reports of up to "
+                f"{MAX_ROWS:,}; make one of a later --since with dibs spark report --warehouse … --out FILE",
                 field="warehouse",
             )
         options = ReportOptions(sizes=self.sizes, with_error_texts=self.with_error_texts)
