@@ -250,8 +250,8 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_a_claim_takes_one_turn_of_each_key": (
         "the admitted are taken, in turn",
         "turns",
-        "            room := room - cardinality(step.picked);",
-        "            room := 0;",
+        "            room := room - cardinality(step.picked);\n            started := true;",
+        "            room := 0;\n            started := true;",
     ),
     "sql_a_moved_job_is_not_looked_at": (
         "the admitted are taken, in turn",

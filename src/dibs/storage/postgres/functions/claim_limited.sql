@@ -16,10 +16,9 @@
 -- holds back jobs that the settle does not see.
 
 -- claim_limited(queue, lease, most, now) -> the rows of claim() for a queue that is paused, has max_active, limits by
--- key or rate, or jobs that such limits hold back. One such claim runs at a time. A concurrent settle can only lower
--- the counts of runs. The time is read again under the lock, so that the starts of two claims have the order of their
--- times. `now_ms` is the time by which jobs are due, and `moment` the time of runs, as in claim(). `size` is the number
--- of jobs to read next. The last row has the number of jobs that the claim held back, at most 10,000 a call.
+-- key or rate, turns of keys, or jobs that such limits hold back. One such claim runs at a time. A concurrent settle can
+-- only lower the counts of runs. The time is read again under the lock, so that the starts of two claims have the order
+-- of their times. `now_ms` is the time by which jobs are due.
 CREATE OR REPLACE FUNCTION claim_limited(queue text, under uuid, most integer, manual bigint) RETURNS TABLE (
     lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint, fences bigint[],
     spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[], tries integer[],
@@ -29,13 +28,7 @@ CREATE OR REPLACE FUNCTION claim_limited(queue text, under uuid, most integer, m
 DECLARE
     qu queues;
     room bigint;
-    started boolean := false;
     ends bigint;
-    moment bigint;
-    w record;
-    size integer;
-    step record;
-    shut text[] := '{}';
 BEGIN
     SELECT * INTO qu FROM queues WHERE name = queue FOR NO KEY UPDATE;
     now_ms := tick(manual);
@@ -43,35 +36,49 @@ BEGIN
     lost := ends IS NULL;
     IF lost OR qu.paused THEN
         RETURN NEXT;
-        RETURN;
+    ELSIF qu.fair THEN
+        RETURN QUERY SELECT * FROM claim_turns(qu, under, holder, now_ms, ends, room, manual);
+    ELSE
+        RETURN QUERY SELECT * FROM claim_line(qu, under, holder, now_ms, ends, room, manual);
     END IF;
-    size := least(2000, room + 20);
+END $$;
+
+-- claim_line(queue, lease, named, looked, ends, room, manual) -> the rows of claim_limited(), with up to `room` jobs in the
+-- order of the line. `looked` is the time by which jobs are due, `moment` the time of runs, as in claim(), and `ends`
+-- the time at which the lease expires. `size` is the number of jobs to read next. The last row has the number of jobs
+-- that the claim held back, at most 10,000 a call.
+CREATE OR REPLACE FUNCTION claim_line(
+    qu queues, under uuid, named text, looked bigint, ends bigint, room bigint, manual bigint
+) RETURNS TABLE (
+    lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint, fences bigint[],
+    spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[], tries integer[],
+    memos bytea[], rests text[]
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    started boolean := false;
+    moment bigint;
+    w record := next_line(qu.q, 32767);
+    size integer := least(2000, room + 20);
+    step record;
+    shut text[] := '{}';
+BEGIN
     held_back := 0;
-    IF qu.fair THEN
-        RETURN QUERY
-        SELECT NULL::boolean, s.moment, NULL::bigint, NULL::text, NULL::bigint, s.priority, s.fences, s.spots, s.ids, s.payloads,
-               s.starts, s.enqueues, s.seqs, s.tries, s.memos, s.rests
-        FROM claim_turns(qu, under, claim_limited.holder, claim_limited.now_ms, ends, room, manual) s;
-        started := FOUND;
-        moment := tick(manual);
-        room := 0;
-    END IF;
-    w := next_line(qu.q, 32767);
     WHILE w.priority IS NOT NULL AND room > 0 LOOP
-        step := pick_admitted(qu, now_ms, w.priority, room, size, shut, w.run_at, w.seq - 1);
+        step := pick_admitted(qu, looked, w.priority, room, size, shut, w.run_at, w.seq - 1);
         IF cardinality(step.picked) > 0 THEN
-            -- A run that ended since the first tick() may have made the room; then the lease may have expired, too.
+            -- A run that ended since `looked` may have made the room; then the lease may have expired, too.
             moment := tick(manual);
             EXIT WHEN moment >= ends;
             RETURN QUERY
             SELECT NULL::boolean, moment, NULL::bigint, NULL::text, NULL::bigint, s.*
-            FROM start_limited(qu, under, claim_limited.holder, moment, w.priority, step.picked) s;
+            FROM start_limited(qu, under, named, moment, w.priority, step.picked) s;
             room := room - cardinality(step.picked);
             started := true;
         END IF;
         IF limits_keys(qu) THEN
             SELECT p.held_back, p.shut INTO held_back, shut
-            FROM pass_over(qu, now_ms, moment, step.keys, step.passed, step.passed_keys, step.all_locked, held_back, shut) p;
+            FROM pass_over(qu, looked, moment, step.keys, step.passed, step.passed_keys, step.all_locked, held_back, shut) p;
             IF step.seen = size THEN
                 size := least(2000, size * 4);
                 w.run_at := step.at;
@@ -81,13 +88,22 @@ BEGIN
         END IF;
         w := next_line(qu.q, w.priority);
     END LOOP;
-    lost := coalesce(NOT started AND moment >= ends, false);
-    IF lost THEN
-        now_ms := moment;
-        holder := NULL;
-    END IF;
-    next_due := (limited_ahead(qu, now_ms, false)).next_due;
+    SELECT e.* INTO lost, now_ms, next_due, holder
+    FROM end_limited(qu, named, looked, CASE WHEN NOT started AND moment >= ends THEN moment END) e;
     RETURN NEXT;
+END $$;
+
+-- end_limited(queue, named, looked, expired) -> the first columns of the last row of a claim. `expired` is the time at
+-- which the claim found that its lease has expired, before it started a run; NULL if it found no such thing.
+CREATE OR REPLACE FUNCTION end_limited(
+    qu queues, named text, looked bigint, expired bigint,
+    OUT lost boolean, OUT now_ms bigint, OUT next_due bigint, OUT holder text
+) LANGUAGE plpgsql AS $$
+BEGIN
+    lost := expired IS NOT NULL;
+    now_ms := coalesce(expired, looked);
+    holder := CASE WHEN NOT lost THEN named END;
+    next_due := (limited_ahead(qu, now_ms, false)).next_due;
 END $$;
 
 -- begin_limited(queue, lease, now, most) -> the holder of the lease and the time at which it expires, NULL for a lost

@@ -193,47 +193,54 @@ BEGIN
     END LOOP;
 END $$;
 
--- claim_turns(queue, lease, holder, now, ends, room, manual) -> rows of start_limited() with up to `room` jobs in the
--- order of turns, each with the time of its run. None begins from `ends` on, when the lease expires. A job that another
--- call has locked or changed since it was found is passed over (`busy`).
+-- claim_turns(queue, lease, named, looked, ends, room, manual) -> the rows of claim_limited(), with up to `room` jobs in the
+-- order of turns. The arguments are those of claim_line(). A job that another call has locked or changed since it was
+-- found is passed over (`busy`).
 CREATE OR REPLACE FUNCTION claim_turns(
-    qu queues, under uuid, named text, now_ms bigint, ends bigint, room bigint, manual bigint
+    qu queues, under uuid, named text, looked bigint, ends bigint, room bigint, manual bigint
 ) RETURNS TABLE (
-    moment bigint, priority smallint, fences bigint[], spots text[], ids text[], payloads bytea[], starts bigint[],
-    enqueues bigint[], seqs bigint[], tries integer[], memos bytea[], rests text[]
+    lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint, fences bigint[],
+    spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[], tries integer[],
+    memos bytea[], rests text[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    started boolean := false;
+    moment bigint;
     level smallint := 32767;
     busy tid[] := '{}';
     step record;
 BEGIN
-    LOOP
+    WHILE room > 0 LOOP
+        -- A turn of a key may leave it with jobs of this priority, of a lower one, or none.
         level := (
-            SELECT t.top FROM turns t WHERE t.q = qu.q AND t.top IS NOT NULL AND t.top < level
+            SELECT t.top FROM turns t WHERE t.q = qu.q AND t.top IS NOT NULL AND t.top <= level
             ORDER BY t.q, t.top DESC LIMIT 1);
         EXIT WHEN level IS NULL;
-        WHILE room > 0 LOOP
-            step := pick_turns(qu, now_ms, level, room, busy);
-            IF step.busy <> busy THEN
-                -- Find all jobs anew: another job may have the turn of the one that is busy.
-                busy := step.busy;
-                CONTINUE;
-            END IF;
-            EXIT WHEN step.picked = '{}';
-            claim_turns.moment := tick(manual);
-            IF claim_turns.moment >= ends THEN
-                RETURN;
-            END IF;
+        step := pick_turns(qu, looked, level, room, busy);
+        IF step.busy <> busy THEN
+            -- Find all jobs anew: another job may have the turn of the one that is busy.
+            busy := step.busy;
+        ELSIF step.picked = '{}' THEN
+            level := level - 1;
+        ELSE
+            moment := tick(manual);
+            EXIT WHEN moment >= ends;
             RETURN QUERY
-            SELECT claim_turns.moment, s.* FROM start_limited(qu, under, named, claim_turns.moment, level, step.picked) s;
+            SELECT NULL::boolean, moment, NULL::bigint, NULL::text, NULL::bigint, s.*
+            FROM start_limited(qu, under, named, moment, level, step.picked) s;
             IF (qu.key_rate).starts IS NOT NULL THEN
-                PERFORM charge(qu.q, qu.key_rate, claim_turns.moment, array_replace(step.keys, '', NULL));
+                PERFORM charge(qu.q, qu.key_rate, moment, array_replace(step.keys, '', NULL));
             END IF;
-            PERFORM count_turns(qu, now_ms, step.keys, step.spent);
+            PERFORM count_turns(qu, looked, step.keys, step.spent);
             room := room - cardinality(step.picked);
-        END LOOP;
+            started := true;
+        END IF;
     END LOOP;
+    held_back := 0;
+    SELECT e.* INTO lost, now_ms, next_due, holder
+    FROM end_limited(qu, named, looked, CASE WHEN NOT started AND moment >= ends THEN moment END) e;
+    RETURN NEXT;
 END $$;
 
 -- pick_turns(queue, now, priority, room, busy) -> the next jobs of a priority in the order of turns, at most `room`, locked,
