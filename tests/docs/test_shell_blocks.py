@@ -22,6 +22,7 @@ from tests.cli.shell import Shell
 from tests.cli.terminal import run_in_terminal
 from tests.deploy.files import find_program
 from tests.docs.pages import DOCS, Block, Page
+from tests.source import PROJECT
 
 HOUR = 3_600_000
 
@@ -211,7 +212,28 @@ def test_the_command_prints_a_key(shell: Shell) -> None:
     assert b"ada" == serde.decode(serde.encode("ada")).encode()
 
 
+# -- README.md --------------------------------------------------------------------------------------------
+
+
+def test_the_first_program_runs_as_a_file(shell: Shell) -> None:
+    """It needs no worker, and uses its own URL."""
+    [program] = Page("README.md").files
+    (shell.folder / program.title).write_text(program.text, "utf-8")
+    [block] = blocks("README.md")
+    [command] = commands(block)
+
+    assert block.text.partition("\n")[2] == type_in_bash(shell, command)
+
+
+def test_one_page_alone_says_how_to_install() -> None:
+    """The name on the package index is not ours yet. An extra is named where dibs is installed already."""
+    installs = re.compile(r"pip install (?:-U )?['\"]?dibs\b(?!\[)")
+    pages = (PROJECT / "README.md", *DOCS.rglob("*.md"))
+
+    assert [DOCS / "howto/install.md"] == [page for page in pages if installs.search(page.read_text("utf-8"))]
+
+
 def test_each_marked_block_is_on_a_page_with_a_test() -> None:
     marked = {path.name for path in DOCS.rglob("*.md") if blocks(path.relative_to(DOCS).as_posix())}
 
-    assert {"operate.md", "correct_the_clock.md", "flows.md", "encrypt.md"} == marked
+    assert {"README.md", "operate.md", "correct_the_clock.md", "flows.md", "encrypt.md"} == marked
