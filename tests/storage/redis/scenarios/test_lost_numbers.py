@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+
 import pytest
 
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.redis import open_url
-from dibs_conformance.servers import RedisServer, start_redis
+from dibs_conformance.servers import RedisServer, find_redis, start_redis
 from dibs_conformance.servers.processes import LOOPBACK, ServerUnavailable, wait_until
 from tests.storage.failovers import SKEWS, Rounds, check_after_loss, play_rounds, skewed_clock
 
@@ -19,15 +22,28 @@ def follow(replica: RedisServer, primary: RedisServer) -> None:
     assert wait_until(lambda: "master_link_status:up" in replica.execute("INFO", "replication"), 30)
 
 
+@pytest.fixture(autouse=True)
+def redis_of_a_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the Redis of a wheel: jemalloc of Debian's Redis reads the clock before libfaketime is ready."""
+    with suppress(ServerUnavailable):
+        find_redis({"DIBS_REDIS_SERVER": "wheel"})
+        if not os.environ.get("DIBS_REDIS_SERVER"):
+            monkeypatch.setenv("DIBS_REDIS_SERVER", "wheel")
+
+
+def start_again(server: RedisServer, skew: int) -> None:
+    """Kill a server, and start it with a clock that is some seconds ahead."""
+    server.environ |= skewed_clock(skew)
+    server.kill()
+    try:
+        server.start()
+    except ServerUnavailable as error:
+        pytest.skip(f"libfaketime cannot start this Redis; set DIBS_REDIS_SERVER=wheel: {error}")
+
+
 def skewed_replica(skew: int) -> RedisServer:
     replica = start_redis()
-    replica.environ |= skewed_clock(skew)
-    replica.kill()
-    try:
-        replica.start()
-    except ServerUnavailable as error:
-        # jemalloc of Debian's Redis reads the clock before libfaketime is ready.
-        pytest.skip(f"libfaketime cannot start this Redis; set DIBS_REDIS_SERVER=wheel: {error}")
+    start_again(replica, skew)
     return replica
 
 
@@ -69,9 +85,7 @@ async def test_a_restored_snapshot_repeats_no_number() -> None:
             kept = await play_rounds(storage, 3)
             server.execute("SAVE")
             lost = await play_rounds(storage)
-        server.kill()
-        server.environ |= skewed_clock(-10)
-        server.start()
+        start_again(server, -10)
         async with open_url(server.url) as storage:
             await check_after_loss(storage, kept, lost)
 
