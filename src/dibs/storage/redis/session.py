@@ -194,14 +194,15 @@ class RedisSession:
         *arguments: Any,
         more_queues: Sequence[str] = (),
         repeatable: bool = False,
+        ahead: Sequence[tuple[Any, ...]] = (),
     ) -> Coroutine[Any, Any, Any]:
         """Run a script on a queue, and return its reply.
 
-        The script may also write to `more_queues`. With `repeatable`, it is sent again if its reply is lost.
-        Raise OutcomeUnknown for a lost reply otherwise.
+        The script may also write to `more_queues`. The commands `ahead` run before it. With `repeatable`, it
+        is sent again if its reply is lost. Raise OutcomeUnknown for a lost reply otherwise.
         """
         at, declared = self._time_argument(now), self._declared_keys(queue, *more_queues)
-        return self._open_calls().run(name, declared, [at, *arguments], repeatable=repeatable)
+        return self._open_calls().run(name, declared, [at, *arguments], repeatable=repeatable, ahead=ahead)
 
     async def _run_plain_script(self, name: str, key: str, *arguments: Any) -> None:
         """Run a script of one key that belongs to no queue. It must be safe to run twice."""

@@ -82,6 +82,9 @@ from dibs.storage.redis.wakeups.blocking_claim import (
 #: Batches of a key set in one page: up to 1.6 MB.
 _PAGE: Final = 100
 
+#: Seconds until a payload expires that no job has. It is sent right before its job.
+PAYLOAD_AGE: Final = 600
+
 #: The answer of enqueue_batch.lua if the number of the batch is taken.
 _TAKEN: Final = -1
 
@@ -112,14 +115,18 @@ class RedisStorage(RedisSession):
         if not checked:
             return []
         await self._register(queue, adds_jobs=True)
-        reply = await self._run_script("enqueue", queue, now, *codec.encode_requests(checked))
+        arguments, payloads = codec.encode_requests(checked)
+        ahead = self._payload_commands(queue, payloads)
+        reply = await self._run_script("enqueue", queue, now, *arguments, ahead=ahead)
         return self._decode(queue, codec.decode_enqueued, requests, reply)
 
     def start_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd) -> bool:
         if self._calls is None or not self._is_plain_step(queue):
             return False
-        key, packed = self._packed_enqueue(self._calls, queue, requests)
-        return self._calls.servers.start(key, packed, partial(self._end_enqueue, queue, requests, on_end))
+        key, commands = self._enqueue_commands(self._calls, queue, requests)
+        packed = b"".join(map(pack, commands))
+        on_reply = partial(self._end_enqueue, queue, requests, on_end)
+        return self._calls.servers.start(key, packed, on_reply, earlier=len(commands) - 1)
 
     def enqueue_blocking(
         self, queue: str, requests: CheckedBatch, seconds: float | None = None
@@ -127,7 +134,10 @@ class RedisStorage(RedisSession):
         calls = self._calls
         if calls is None or calls.servers.for_threads is None or not self._is_plain_step(queue):
             return None
-        reply = calls.servers.for_threads.call(self._packed_enqueue(calls, queue, requests)[1], seconds)
+        _, commands = self._enqueue_commands(calls, queue, requests)
+        if len(commands) > 1:
+            return None
+        reply = calls.servers.for_threads.call(pack(commands[0]), seconds)
         result = None if reply is None else self._read_enqueue_reply(queue, requests, reply)
         if isinstance(result, Exception):
             raise result
@@ -141,10 +151,22 @@ class RedisStorage(RedisSession):
         """Return False for a manual clock, whose times are compared, and for the first use of a queue."""
         return not self._manual and queue in self._registered
 
-    def _packed_enqueue(self, calls: ScriptCalls, queue: str, requests: CheckedBatch) -> tuple[str, bytes]:
-        """Return a key of the queue, and the packed command of an enqueue."""
+    def _enqueue_commands(
+        self, calls: ScriptCalls, queue: str, requests: CheckedBatch
+    ) -> tuple[str, list[tuple[Any, ...]]]:
+        """Return a key of the queue, and the commands of an enqueue."""
         declared = self._declared_keys(queue)
-        return declared[0], pack(calls.command("enqueue", declared, ["", *codec.encode_requests(requests)]))
+        arguments, payloads = codec.encode_requests(requests)
+        call = calls.command("enqueue", declared, ["", *arguments])
+        return declared[0], [*self._payload_commands(queue, payloads), call]
+
+    def _payload_commands(self, queue: str, payloads: Mapping[str, bytes]) -> list[tuple[Any, ...]]:
+        """Return the commands that store large payloads for a while: the script that needs one keeps it."""
+        prefix = self._queue_prefix(queue)
+        return [
+            ("SET", f"{prefix}payload:{name}", payload, "EX", PAYLOAD_AGE)
+            for name, payload in payloads.items()
+        ]
 
     def _end_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd, reply: Any) -> None:
         on_end(self._read_enqueue_reply(queue, requests, reply))
@@ -178,8 +200,11 @@ class RedisStorage(RedisSession):
         checks.check_enqueue(queue, (), self.limits)
         await self._register(queue, adds_jobs=True)
         requests = CheckedBatch.of(columns.requests(None), self.limits, plain=columns.is_plain)
-        members, arguments = b"".join(columns.members), codec.encode_requests(requests)
-        reply = await self._run_script("enqueue_batch", queue, now, name, number, members, *arguments)
+        members, (arguments, payloads) = b"".join(columns.members), codec.encode_requests(requests)
+        reply = await self._run_script(
+            "enqueue_batch", queue, now, name, number, members, *arguments,
+            ahead=self._payload_commands(queue, payloads),
+        )  # fmt: skip
         if reply == _TAKEN:
             return None
         results = self._decode(queue, codec.decode_enqueued, requests, reply)
@@ -262,7 +287,7 @@ class RedisStorage(RedisSession):
 
     async def _decode_claim(self, queue: str, reply: list[Any]) -> tuple[ClaimResult, bool]:
         """Return the result of a claim, with the large payloads, and whether the script gave up early."""
-        payloads = await self._read_payloads(queue, reply[-1]) if reply[-1] else []
+        payloads = await self._read_payloads(queue, reply[5]) if len(reply) > 5 else []
         claim, incomplete = self._decode(queue, codec.decode_claim, reply, [one or b"" for one in payloads])
         if None in payloads:
             # A run has ended since the claim, and its payload is gone. The jobs of the others are read again.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
 
 import pytest
 
-from dibs.errors import StorageDamaged
+from dibs.errors import StorageDamaged, StorageUnavailable
+from dibs.model.check_jobs import CheckedBatch
 from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
 from dibs.model.requests import (
     Cancelled,
@@ -27,6 +30,7 @@ from dibs.model.requests import (
 )
 from dibs.storage.protocol import Clock
 from dibs.storage.redis import RedisStorage, open_url
+from dibs.storage.redis.codec import requests
 from dibs_conformance.servers import RedisServer
 from tests.kit.mutants.lua import planted
 from tests.kit.play import play
@@ -63,6 +67,7 @@ async def check_references(storage: RedisStorage) -> None:
             values = await storage._calls.servers.call(prefix, "HVALS", prefix + records)
             count += sum(value.endswith(reference) for value in values)
         assert 1 == count, f"{count} records refer to {key!r}"
+        assert -1 == await storage._calls.servers.call(prefix, "PTTL", key), f"{key!r} expires"
 
 
 @pytest.fixture
@@ -215,6 +220,7 @@ def open_checked(url: str) -> Callable[[str, Clock], RedisStorage]:
 def plant_small_limit(patch: pytest.MonkeyPatch) -> None:
     """Store every payload by reference, also one of a byte."""
     planted("include/payloads", "local LARGE = 4096", "local LARGE = 0")(patch)
+    patch.setattr(requests, "LARGE", 0)
 
 
 @pytest.mark.long
@@ -244,8 +250,13 @@ BUGS: dict[str, tuple[str, str, str]] = {
     ),
     "a payload is written that no record has": (
         "include/payloads",
-        "    if used[reference] then new[payload_key",
-        "    if true then new[payload_key",
+        "    if used[reference] then\n",
+        "    if true then\n",
+    ),
+    "the payload of a job expires": (
+        "include/payloads",
+        "if payload == true then call('PERSIST', key) else",
+        "if payload ~= true then",
     ),
     "a payload goes while a record has it": (
         "include/payloads",
@@ -254,7 +265,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
     ),
     "a payload takes the place of another one": (
         "include/payloads",
-        "string.format('%020.0f', number or next_number(queue))",
+        "string.format('%020.0f', next_number(queue))",
         "string.format('%020.0f', queue.now)",
     ),
     "a fail job shares the payload of its job": (
@@ -275,6 +286,38 @@ def test_random_histories_find_a_planted_bug(
 
     failure, _ = play(60, target=open_checked(redis_server.url), durable=True)
     assert failure is not None
+
+
+async def test_an_enqueue_without_its_payload_stores_no_job(redis_server: RedisServer, prefix: str) -> None:
+    class Forgetful(RedisStorage):
+        def _payload_commands(self, queue: str, payloads: Mapping[str, bytes]) -> list[tuple[Any, ...]]:
+            return []
+
+    async with Forgetful(redis_server.url, prefix=prefix) as storage:
+        with pytest.raises(StorageUnavailable, match="a payload that was sent ahead of its job is gone"):
+            await storage.enqueue("q", [request()])
+        assert 0 == (await storage.counts(["q"]))["q"].waiting
+
+
+async def test_a_payload_without_a_job_expires(
+    storage: RedisStorage, redis_server: RedisServer, prefix: str
+) -> None:
+    """As if the client was killed between the payload and its job."""
+    ((*command, age),) = storage._payload_commands("q", {"name": large("a")})
+    assert 600 == age
+    redis_server.execute(*command, "1")
+    assert 1 == redis_server.execute("TTL", f"{prefix}:{{q}}:payload:name")
+
+
+async def test_a_direct_enqueue_sends_its_payload(storage: RedisStorage) -> None:
+    await storage.enqueue("q", [request("b")])
+    ended = asyncio.get_running_loop().create_future()
+    batch = CheckedBatch.of([request(), request("small", b"1")], storage.limits, plain=True)
+
+    assert storage.start_enqueue("q", batch, ended.set_result)
+    assert ["queued", "queued"] == [one.status for one in await ended]
+    await check_references(storage)
+    assert {large("a"), large("b")} == set((await stored_payloads(storage)).values())
 
 
 async def test_a_claim_takes_no_job_whose_payload_is_missing(

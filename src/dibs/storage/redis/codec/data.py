@@ -46,16 +46,19 @@ def read_sized(raw: bytes, at: int) -> tuple[bytes, int]:
     return raw[start:end], end
 
 
-def encode_data(data: JobData) -> bytes:
-    """Pack the data of a job, without its priority: the head of the record has the priority."""
+def encode_data(data: JobData, reference: bytes = b"") -> bytes:
+    """Pack the data of a job, without its priority: the head of the record has the priority.
+
+    With a `reference` (payloads.lua), it takes the place of the payload.
+    """
     if (
-        not data.attributes
+        not (data.attributes or reference)
         and data.overrides is None
         and data.retention is None
         and (data.key is None and data.memo is None)
     ):
         return b"\0" + data.payload
-    flags, parts = 0, []
+    flags, parts = BY_REFERENCE if reference else 0, []
     if data.attributes:
         flags |= 1
         parts.append(with_size(encode_attributes(data.attributes)))
@@ -71,7 +74,7 @@ def encode_data(data: JobData) -> bytes:
     if data.key is not None:
         flags |= HAS_KEY
         parts.append(with_size(data.key.encode()))
-    return b"".join((bytes((flags,)), *parts, data.payload))
+    return b"".join((bytes((flags,)), *parts, reference or data.payload))
 
 
 def decode_data(raw: bytes, priority: int, payloads: Iterator[bytes] = NO_PAYLOADS) -> JobData:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from secrets import token_urlsafe
 from struct import Struct as Layout
-from typing import Any, Final, cast, get_type_hints
+from typing import Any, Final, NamedTuple, cast, get_type_hints
 
 from msgspec import UNSET, convert
 
@@ -46,6 +47,8 @@ Argument = bytes | str | int
 #: The scripts know `wake` as a flag beside the rule `never`.
 RULES: Final = {"always": 0, "never": 16, "later": 32, "earlier": 48, "wake": 16}
 WAKES: Final = 8
+#: The largest payload that is a part of the record of its job, as in payloads.lua.
+LARGE: Final = 4096
 #: The most bytes of payloads that one command reads, unless one payload has more.
 READ_AT_ONCE: Final = 2**22
 ENQUEUE_STATUSES: Final[tuple[EnqueueStatus, ...]] = (
@@ -68,17 +71,36 @@ def encode_id(id: str) -> bytes:
 # -- enqueue -----------------------------------------------------------------------------------------
 
 
-def encode_requests(requests: Iterable[EnqueueRequest]) -> list[Argument]:
-    """Return the arguments of enqueue.lua: id, request, id, request, ..."""
+class EncodedRequests(NamedTuple):
+    """The arguments of enqueue.lua, and the large payloads by name: they are sent ahead of the call."""
+
+    #: id, request, id, request, ...
+    arguments: list[Argument]
+    payloads: dict[str, bytes]
+
+
+def encode_requests(requests: Iterable[EnqueueRequest]) -> EncodedRequests:
     arguments: list[Argument] = []
+    payloads: dict[str, bytes] = {}
     for one in requests:
-        request = encode_request(one.job, one.on_conflict, one.request_key, want_outcome=one.want_outcome)
+        reference, payload = b"", one.job.data.payload
+        if len(payload) > LARGE:
+            name = token_urlsafe(15)
+            payloads[name], reference = payload, _REFERENCE.pack(name.encode(), len(payload))
+        request = encode_request(
+            one.job, one.on_conflict, one.request_key, want_outcome=one.want_outcome, reference=reference
+        )
         arguments += (one.job.id, request)
-    return arguments
+    return EncodedRequests(arguments, payloads)
 
 
 def encode_request(
-    job: Any, on_conflict: OnConflict, key: str | None, *, want_outcome: bool = False
+    job: Any,
+    on_conflict: OnConflict,
+    key: str | None,
+    *,
+    want_outcome: bool = False,
+    reference: bytes = b"",
 ) -> bytes:
     time, at = 4 if want_outcome else 0, 0
     if job.run_at is not None:
@@ -89,7 +111,7 @@ def encode_request(
         time |= WAKES
     data, raw_key = job.data, b"" if key is None else key.encode()
     mode = DEFAULT_MODE if on_conflict is DEFAULT_UPDATE else _mode_of(on_conflict)
-    return _REQUEST.pack(mode, time, data.priority, at, len(raw_key)) + raw_key + encode_data(data)
+    return _REQUEST.pack(mode, time, data.priority, at, len(raw_key)) + raw_key + encode_data(data, reference)
 
 
 def _mode_of(on_conflict: OnConflict) -> int:
@@ -182,7 +204,7 @@ def decode_claim(reply: list[Any], payloads: Iterable[bytes]) -> tuple[ClaimResu
 
     `payloads` has the payloads of the references in the reply.
     """
-    status, now, due, token, taken, _ = reply
+    status, now, due, token, taken = reply[:5]
     try:
         left = iter(payloads)
         claimed = tuple(

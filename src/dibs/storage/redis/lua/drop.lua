@@ -7,7 +7,7 @@
 -- Returns  number of jobs that remain under the lease
 
 -- @include leases
--- @include outcomes
+-- @include payloads
 -- @include commit
 
 local queue, lease = open_queue(KEYS[1], ARGV[1]), ARGV[2]

@@ -6,7 +6,7 @@
 -- ARGV[2…] ids
 -- Returns  1 for each id that had a job or an outcome, else 0
 
--- @include outcomes
+-- @include payloads
 -- @include commit
 
 -- The most members of a set `line:P` that a forget of an unknown id reads.

@@ -7,7 +7,7 @@
 -- Returns  {removed outcomes, removed request keys, removed events, 1 if old log entries or clocks may be left,
 --          else 0}
 
--- @include outcomes
+-- @include payloads
 -- @include commit
 
 local queue, limit = open_queue(KEYS[1], ARGV[1]), tonumber(ARGV[2])

@@ -7,7 +7,7 @@
 -- Returns  {id, fence, stalled|released|cancelled, …}
 
 -- @include leases
--- @include outcomes
+-- @include payloads
 -- @include commit
 
 -- The most expired leases without jobs that one step removes.

@@ -14,6 +14,7 @@
 -- @include job_record
 -- @include commit
 -- @include output
+-- @include payloads
 
 local MOST_OUTPUT, CHUNK_OVERHEAD, TRIM_AT_ONCE = 1048576, 64, 64
 

@@ -27,7 +27,7 @@ local function claim_after(queue, settled, limit)
     if has_waiting(queue) then return claim_step(queue.prefix, ARGV[1], ARGV[2], limit) end
     return claim_reply(queue, live_lease(queue, ARGV[2]) and 'claimed' or 'lost', {})
   end)
-  return claims and claimed or {'claimed', queue.now, '', 0, {}, ''}
+  return claims and claimed or {'claimed', queue.now, '', 0, {}}
 end
 
 local function serve_step(prefix, name, fail_prefix, settlements, limit, at)

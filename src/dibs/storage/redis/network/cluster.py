@@ -71,10 +71,14 @@ class Cluster:
     #: The connection of the subscription and its node.
     _subscribed: tuple[NodeAddress, WireConnection] | None = field(default=None, init=False)
 
-    async def call(self, key: str, *command: Any, repeatable: bool = False) -> Any:
-        return await retried(lambda: self._call_with_redirects(key, command, repeatable=repeatable))
+    async def call(
+        self, key: str, *command: Any, repeatable: bool = False, ahead: Sequence[tuple[Any, ...]] = ()
+    ) -> Any:
+        return await retried(lambda: self._call_with_redirects(key, command, ahead, repeatable=repeatable))
 
-    async def _call_with_redirects(self, key: str, command: tuple[Any, ...], *, repeatable: bool) -> Any:
+    async def _call_with_redirects(
+        self, key: str, command: tuple[Any, ...], ahead: Sequence[tuple[Any, ...]], *, repeatable: bool
+    ) -> Any:
         slot, number = key_slot(key.encode()), self._map_number
         if slot not in self._slots:
             await self._load_slots(number, CONNECT_PAUSES)
@@ -82,7 +86,9 @@ class Cluster:
         for _ in range(MAX_REDIRECTS):
             number = self._map_number
             try:
-                return await self._pool_of_node(address).call(*command, repeatable=repeatable, asking=asking)
+                return await self._pool_of_node(address).call(
+                    *command, repeatable=repeatable, asking=asking, ahead=ahead
+                )
             except MovedError as redirect:  # before AskError, which is its base class
                 address, asking = self._redirect_address(redirect, address), False
                 self._slots[slot] = address
@@ -107,10 +113,10 @@ class Cluster:
     def for_threads(self) -> BlockingConnections | None:
         return None
 
-    def start(self, key: str, packed: bytes, on_reply: Callable[[Any], None]) -> bool:
+    def start(self, key: str, packed: bytes, on_reply: Callable[[Any], None], *, earlier: int = 0) -> bool:
         # A redirection is an error reply, after which the caller uses `call`.
         address = self._slots.get(key_slot(key.encode()), self._seeds[0])
-        return self._pool_of_node(address).start(packed, on_reply)
+        return self._pool_of_node(address).start(packed, on_reply, earlier=earlier)
 
     async def call_blocking(
         self, key: str, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float

@@ -62,9 +62,16 @@ class RedisConnections:
     #: Connections whose sockets are not yet closed.
     _closing: set[WireConnection] = field(factory=set, init=False)
 
-    async def call(self, *command: Any, repeatable: bool = False, asking: bool = False) -> Any:
+    async def call(
+        self,
+        *command: Any,
+        repeatable: bool = False,
+        asking: bool = False,
+        ahead: Sequence[tuple[Any, ...]] = (),
+    ) -> Any:
         """Send one command and return its reply. A `repeatable` command is sent again if its reply is lost.
 
+        The commands `ahead` are sent in the same request. With `asking`, ASKING precedes each command.
         Raises redis-py's ResponseError for an error reply, StorageUnavailable if the command was not sent,
         OutcomeUnknown if the reply was lost.
         """
@@ -72,21 +79,25 @@ class RedisConnections:
             self._in_flight += 1
         else:
             await self._wait_for_slot()
+        commands = [*ahead, command]
+        if asking:
+            commands = [part for one in commands for part in (("ASKING",), one)]
         try:
-            return await self._send(command, asking=asking)
+            return (await self._send(commands))[-1]
         except OutcomeUnknown:
             if not repeatable:
                 raise
-            return await self._send_again(command, asking=asking)
+            return await self._send_again(commands)
         finally:
             self._free_slot()
 
-    def start(self, packed: bytes, on_reply: Callable[[Any], None]) -> bool:
-        """Send a packed command now, and call `on_reply` when its reply arrives. Return False if not sent.
+    def start(self, packed: bytes, on_reply: Callable[[Any], None], *, earlier: int = 0) -> bool:
+        """Send a packed command, behind `earlier` others, now. Return False if not sent.
 
         It is sent if a connection is idle, was used in the last IDLE_CHECK seconds, and is open. `on_reply`
-        gets the reply, redis-py's error for an error reply, or OutcomeUnknown; it must raise no error. A
-        request takes no task and no future here, and its caller resumes an iteration of the loop earlier.
+        gets the reply when it arrives, redis-py's error for an error reply, or OutcomeUnknown; it must raise
+        no error. A request takes no task and no future here, and its caller resumes an iteration of the loop
+        earlier.
         """
         if self._closed or not self._idle or self._in_flight >= self._max_in_flight:
             return False
@@ -95,7 +106,9 @@ class RedisConnections:
             return False
         self._idle.pop()
         self._in_flight += 1
-        connection.start_request(packed, REPLY_TIMEOUT, partial(self._end_started, connection, on_reply))
+        connection.start_request(
+            packed, REPLY_TIMEOUT, partial(self._end_started, connection, on_reply), earlier=earlier
+        )
         return True
 
     def _end_started(self, connection: WireConnection, on_reply: Callable[[Any], None], reply: Any) -> None:
@@ -123,12 +136,11 @@ class RedisConnections:
 
         Blocking calls do not count as requests in flight. Raises the errors of `call`.
         """
-        replies: list[Any] = await self._send(command, asking=False, blocking=blocking, wait=timeout)
-        return replies
+        return await self._send([blocking, command], blocks=True, wait=timeout)
 
-    async def _send_again(self, command: tuple[Any, ...], *, asking: bool) -> Any:
+    async def _send_again(self, commands: list[tuple[Any, ...]]) -> Any:
         try:
-            return await self._send(command, asking=asking)
+            return (await self._send(commands))[-1]
         except OutcomeUnknown as error:
             raise StorageUnavailable(str(error), passes=True) from None
         except asyncio.CancelledError as error:
@@ -164,12 +176,11 @@ class RedisConnections:
     # Long, because each of its error branches decides whether the server may have run the command.
     async def _send(
         self,
-        command: tuple[Any, ...],
+        commands: list[tuple[Any, ...]],
         *,
-        asking: bool,
-        blocking: tuple[Any, ...] | None = None,
+        blocks: bool = False,
         wait: float = 0.0,
-    ) -> Any:
+    ) -> list[Any]:
         timeout = wait + REPLY_TIMEOUT
         try:
             connection = await self._acquire()
@@ -177,12 +188,10 @@ class RedisConnections:
             mark_unsent(error, f"a new connection to {self.url}")
             raise
         try:
-            if asking:
-                await connection.request(("ASKING",), REPLY_TIMEOUT)
-            reply = await (
-                connection.request_in_order((blocking, command), timeout)
-                if blocking
-                else connection.request(command, timeout)
+            replies = (
+                [await connection.request(commands[0], timeout)]
+                if len(commands) == 1
+                else await connection.request_in_order(commands, timeout)
             )
         except (*DISCARDING, ResponseError) as error:
             if isinstance(error, DISCARDING) or is_read_only(error):
@@ -196,7 +205,7 @@ class RedisConnections:
             self._discard(connection)
             raise self._lost_reply_error(error) from None
         except asyncio.CancelledError:
-            if blocking is not None:
+            if blocks:
                 # A closed connection ends the blocking command, and the server does not run the second one.
                 self._discard(connection)
                 raise
@@ -208,7 +217,7 @@ class RedisConnections:
             self._discard(connection)
             raise
         self._release(connection)
-        return reply
+        return replies
 
     def _drain(self, connection: WireConnection) -> None:
         """Read the reply to a cancelled caller in the background, and then put the connection back.

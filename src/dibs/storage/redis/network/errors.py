@@ -47,6 +47,11 @@ def is_read_only(reply: object) -> bool:
     return isinstance(reply, redis_errors.ReadOnlyError) or _message_of(reply).startswith("READONLY")
 
 
+def lacks_payload(error: redis_errors.RedisError) -> bool:
+    """Return whether a script found no payload that was sent ahead of it (payloads.lua)."""
+    return "DIBSPAYLOAD" in str(error)
+
+
 def _message_of(error: redis_errors.RedisError) -> str:
     # Within a script, Redis 6.2 wraps the message: "Error running script (…): @user_script: 234: -OOM …".
     return _SCRIPT_PREFIX.sub("", str(error))
@@ -65,7 +70,7 @@ def translate_error(error: redis_errors.RedisError, url: str) -> StorageError:
         return StorageFull(f"{url} has reached its maxmemory; raise it, or wait until jobs end, and retry")
     if isinstance(error, redis_errors.NoPermissionError) or message.startswith("NOPERM"):
         return StorageUnavailable(f"{url} does not permit a command that dibs needs: {message}")
-    if isinstance(error, TRANSIENT) or message.startswith(UNAVAILABLE_CODES):
+    if isinstance(error, TRANSIENT) or lacks_payload(error) or message.startswith(UNAVAILABLE_CODES):
         return StorageUnavailable(f"{url} cannot serve at the moment: {message}", passes=True)
     if "cluster support disabled" in message:
         return StorageUnavailable(f"{url} is a single server: write redis:// instead of redis+cluster://")

@@ -7,6 +7,8 @@ library, and two versions may use a server at the same time.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from attrs import define
@@ -20,7 +22,7 @@ from redis.exceptions import (
 )
 
 from dibs.storage.redis.network import scripts
-from dibs.storage.redis.network.errors import is_read_only, translate_error
+from dibs.storage.redis.network.errors import is_read_only, lacks_payload, translate_error
 from dibs.storage.redis.network.servers import Servers, is_transient
 
 #: The error reply of a server that does not have the library.
@@ -45,26 +47,36 @@ class ScriptCalls:
             return ("FCALL", function, len(keys), *keys, *arguments)
         return ("EVALSHA", scripts.script(verb, self.servers.database).sha, len(keys), *keys, *arguments)
 
-    async def run(self, verb: str, keys: list[str], arguments: list[Any], *, repeatable: bool = False) -> Any:
+    async def run(
+        self,
+        verb: str,
+        keys: list[str],
+        arguments: list[Any],
+        *,
+        repeatable: bool = False,
+        ahead: Sequence[tuple[Any, ...]] = (),
+    ) -> Any:
         """Run the code of a verb on the server of its first key, and return its reply.
 
-        Raise StorageError, or OutcomeUnknown if the reply was lost.
+        The commands `ahead` run before it, in the same request. Raise StorageError, or OutcomeUnknown if the
+        reply was lost.
         """
+        send = partial(self.servers.call, keys[0], repeatable=repeatable, ahead=ahead)
         command = self.command(verb, keys, arguments)
         try:
             try:
-                return await self.servers.call(keys[0], *command, repeatable=repeatable)
+                return await send(*command)
             except ResponseError as error:
                 if not _lacks_code(error):
                     raise
                 lacks_library = str(error).startswith(_NO_FUNCTION)
             if lacks_library and await self._load_library(keys[0]):
                 try:
-                    return await self.servers.call(keys[0], *command, repeatable=repeatable)
+                    return await send(*command)
                 except ResponseError as error:
                     if not _lacks_code(error):
                         raise
-            return await self._run_script(verb, keys, arguments, repeatable=repeatable)
+            return await self._run_script(send, verb, (len(keys), *keys, *arguments))
         except RedisError as error:
             raise translate_error(error, self.url) from None
 
@@ -80,26 +92,29 @@ class ScriptCalls:
             return "already exists" in str(error)  # another process has loaded it
         return True
 
-    async def _run_script(self, verb: str, keys: list[str], arguments: list[Any], *, repeatable: bool) -> Any:
+    async def _run_script(
+        self, send: Callable[..., Awaitable[Any]], verb: str, words: tuple[Any, ...]
+    ) -> Any:
         script = scripts.script(verb, self.servers.database)
-        words = (len(keys), *keys, *arguments)
         try:
-            return await self.servers.call(keys[0], "EVALSHA", script.sha, *words, repeatable=repeatable)
+            return await send("EVALSHA", script.sha, *words)
         except NoScriptError:
             # Proof that the script did not run, so EVAL with its text cannot run it twice.
-            return await self.servers.call(keys[0], "EVAL", script.text, *words, repeatable=repeatable)
+            return await send("EVAL", script.text, *words)
 
 
 def _lacks_code(error: RedisError) -> bool:
     """Return whether the server did not run a function or a script, and another form of it may run.
 
     A server that is full, read-only, or cannot store its data refuses a function before it begins. A script
-    begins, and fails only at a write that the server refuses.
+    begins, and fails only at a write that the server refuses. After a failover, the server may lack a payload
+    that was sent ahead.
     """
     text = str(error)
     return (
         isinstance(error, (NoScriptError, OutOfMemoryError))
         or is_read_only(error)
+        or lacks_payload(error)
         or text.startswith((_NO_FUNCTION, *NO_WRITES))
         or (isinstance(error, NoPermissionError) and "'fcall'" in text)
     )

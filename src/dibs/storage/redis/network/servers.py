@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from attrs import define, field
@@ -41,19 +42,22 @@ class Servers(Protocol):
         """The number of the database; 0 in a cluster."""
         ...
 
-    async def call(self, key: str, *command: Any, repeatable: bool = False) -> Any:
+    async def call(
+        self, key: str, *command: Any, repeatable: bool = False, ahead: Sequence[tuple[Any, ...]] = ()
+    ) -> Any:
         """Send a command to the server of this key, and return its reply.
 
-        A `repeatable` command is sent again if its reply is lost. Raise redis-py's error for an error reply,
-        StorageError if the server cannot be reached, and OutcomeUnknown if the reply was lost.
+        The commands `ahead` go to the same server in the same request. A `repeatable` command is sent again
+        if its reply is lost. Raise redis-py's error for an error reply, StorageError if the server cannot be
+        reached, and OutcomeUnknown if the reply was lost.
         """
         ...
 
-    def start(self, key: str, packed: bytes, on_reply: Callable[[Any], None]) -> bool:
+    def start(self, key: str, packed: bytes, on_reply: Callable[[Any], None], *, earlier: int = 0) -> bool:
         """Send a packed command now, if a connection is ready, and call `on_reply` when its reply arrives.
 
-        Return False if it was not sent. `on_reply` gets the reply, redis-py's error for an error reply, or
-        OutcomeUnknown; it must raise no error.
+        `packed` has `earlier` other commands before it. Return False if it was not sent. `on_reply` gets the
+        reply, redis-py's error for an error reply, or OutcomeUnknown; it must raise no error.
         """
         ...
 
@@ -109,19 +113,22 @@ class OneServer:
     def url(self) -> str:
         return self._connections.url
 
-    async def call(self, key: str, *command: Any, repeatable: bool = False) -> Any:
+    async def call(
+        self, key: str, *command: Any, repeatable: bool = False, ahead: Sequence[tuple[Any, ...]] = ()
+    ) -> Any:
+        send = partial(self._connections.call, *command, repeatable=repeatable, ahead=ahead)
         try:
-            return await self._connections.call(*command, repeatable=repeatable)
+            return await send()
         except ERROR_REPLIES as error:
             if is_read_only(error):
                 # The server was demoted. A new connection may reach the one that took its place.
-                return await self._connections.call(*command, repeatable=repeatable)
+                return await send()
             if not is_transient(error):
                 raise
-        return await retry_while_transient(lambda: self._connections.call(*command, repeatable=repeatable))
+        return await retry_while_transient(send)
 
-    def start(self, key: str, packed: bytes, on_reply: Callable[[Any], None]) -> bool:
-        return self._connections.start(packed, on_reply)
+    def start(self, key: str, packed: bytes, on_reply: Callable[[Any], None], *, earlier: int = 0) -> bool:
+        return self._connections.start(packed, on_reply, earlier=earlier)
 
     async def call_blocking(
         self, key: str, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float

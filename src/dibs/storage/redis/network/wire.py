@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from hiredis import Reader, pack_command
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse
+from redis.exceptions import InvalidResponse, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from dibs.model.plain_values import to_plain
@@ -51,7 +51,7 @@ class WireConnection(asyncio.Protocol):
         #: Called with the pending reply, or with the error that ended the connection; None if no reply is
         #: pending.
         self._on_reply: Callable[[Any], None] | None = None
-        #: The replies to the earlier commands of `request_in_order`, and how many of them are pending.
+        #: The replies to the commands before the last one, and how many of them are pending.
         self._earlier: list[Any] = []
         self._earlier_pending = 0
         #: Seconds that the pending reply may take, and the time on the clock of the loop when they are over.
@@ -102,13 +102,15 @@ class WireConnection(asyncio.Protocol):
             raise reply
         return reply
 
-    def start_request(self, packed: bytes, timeout: float, on_reply: Callable[[Any], None]) -> None:
-        """Send a packed command. Call `on_reply` once, as soon as its reply arrives.
+    def start_request(
+        self, packed: bytes, timeout: float, on_reply: Callable[[Any], None], *, earlier: int = 0
+    ) -> None:
+        """Send a packed command, behind `earlier` others. Call `on_reply` once, as soon as its reply arrives.
 
         `on_reply` gets the reply, which may be an error, or the error of `read_pending_reply`. It must raise
         no error. The connection is open, and no reply is pending.
         """
-        self._on_reply = on_reply
+        self._on_reply, self._earlier_pending = on_reply, earlier
         self._transport.write(packed)
         self._start_timeout(timeout)
 
@@ -121,10 +123,13 @@ class WireConnection(asyncio.Protocol):
             raise RedisConnectionError("the connection is closed")
         packed = b"".join(map(pack, commands))
         earlier: list[Any] = []
-        self._earlier, self._earlier_pending = earlier, len(commands) - 1
+        self._earlier = earlier
         pending = self._loop.create_future()
-        self.start_request(packed, timeout, partial(_set_reply, pending))
+        self.start_request(packed, timeout, partial(_set_reply, pending), earlier=len(commands) - 1)
         reply = await pending
+        if isinstance(reply, ResponseError):
+            # The first error is the cause of those behind it.
+            reply = next((one for one in earlier if isinstance(one, ResponseError)), reply)
         if isinstance(reply, Exception):
             raise reply
         return [*earlier, reply]

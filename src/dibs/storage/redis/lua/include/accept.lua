@@ -111,12 +111,12 @@ local function add_to_successor(queue, active, request, number)
   return STATUS_BLOCKED, found, successor.first
 end
 
--- Add a new job that is due now, without a key, to the list of its priority; `name` is the priority as text. Its data is at `at`
--- in the text `request`. Return its number.
-local function add_listed(queue, id, priority, name, request, at)
+-- Add a new job that is due now, without a key, to the list of its priority; `name` is the priority as text. Return its
+-- number.
+local function add_listed(queue, id, priority, name, data)
   local number, new_records = next_number(queue), own(queue, 'new_records')
-  local text, n = listed_record(priority, number, queue.now, stored_data(queue, request, at, number)), #new_records
-  if string.byte(text, LISTED_HEAD + 1) >= BY_REFERENCE then remember_replaced(queue, 'waiting', id, false) end
+  local text, n = listed_record(priority, number, queue.now, data), #new_records
+  if queue.has_payloads and string.byte(data) >= BY_REFERENCE then remember_replaced(queue, 'waiting', id, false) end
   new_records[n + 1], new_records[n + 2], queue.fields.waiting[id] = id, text, text
   local entries = queue.list_entries[name] or new_entries(queue, name)
   entries[#entries + 1] = sub(text, 4, 11) .. id
@@ -125,13 +125,12 @@ local function add_listed(queue, id, priority, name, request, at)
 end
 
 local function enqueue_new(queue, request)
+  request.data = stored_data(queue, request.data, 1)
   if request.run_at == queue.now and band(string.byte(request.data), HAS_KEY) == 0 and not queue.fair then
     local name = priority_text(request.priority)
-    if list_takes_more(queue, name) then return add_listed(queue, request.id, request.priority, name, request.data, 1) end
+    if list_takes_more(queue, name) then return add_listed(queue, request.id, request.priority, name, request.data) end
   end
-  local number = next_number(queue)
-  request.data = stored_data(queue, request.data, 1, number)
-  local job = new_job(request, queue.now, number)
+  local job = new_job(request, queue.now, next_number(queue))
   add_to_order(queue, job, true)
   log_change(queue, 'queued', job.id, encode_head(job))
   return job.seq
@@ -183,7 +182,7 @@ local function accept(queue, request)
     return STATUS_QUEUED, FOUND_NOTHING, number, number
   end
   local number, status, found, first = next_number(queue), nil, nil, nil
-  request.data = stored_data(queue, request.data, 1, number)
+  request.data = stored_data(queue, request.data, 1)
   if waiting then
     status, found, first = update_waiting(queue, parse_job(request.id, waiting), request, number)
   else

@@ -4,7 +4,6 @@
 -- @include event_log
 -- @include claim_order
 -- @include keyed_claim
--- @include payloads
 
 -- The most list entries that one LRANGE reads, and the most stale entries that one step skips.
 local MAX_WINDOW, MAX_STALE = 400, 4000
@@ -167,19 +166,18 @@ local function select_due(queue, limit)
 end
 
 -- Make up to `limit` due jobs active under a lease, with one fence. Return a list of id, record, id, record, ..., whether the
--- search gave up at too many stale entries, and the references to payloads, in the order of their jobs.
+-- search gave up at too many stale entries, and the references to payloads, in the order of their jobs, nil for none.
 local function claim_due(queue, lease, holder, limit)
   local ids, records, gave_up = select_due(queue, limit)
   reading.prefix = queue.prefix
-  if #ids == 0 then return {}, gave_up, '' end
-  local reply, references, run = {}, EMPTY, claimed_run(next_number(queue), queue.now, lease, holder)
+  if #ids == 0 then return {}, gave_up end
+  local reply, references, run = {}, nil, claimed_run(next_number(queue), queue.now, lease, holder)
   for i = 1, #ids do
     local id, at, was_retrying, reference = ids[i], 2 * i - 1, false, nil
     reply[at], reply[at + 1], was_retrying, reference = id, active_record(id, records[i], run)
     if reference then
-      check_payload(queue, id, reference)
-      if references == EMPTY then references = {} end
-      references[#references + 1] = reference
+      if not has_payload(queue, reference) then damaged('job', id) end
+      references = (references or '') .. reference
     end
     if was_retrying then queue.retrying = queue.retrying - 1 end
   end
@@ -190,5 +188,5 @@ local function claim_due(queue, lease, holder, limit)
     local text = expand_claimed(reply[i])
     log_change(queue, 'claimed', reply[i - 1], sub(text, 1, parse_head(reply[i - 1], text, 1).head_end))
   end
-  return reply, gave_up, table.concat(references)
+  return reply, gave_up, references
 end

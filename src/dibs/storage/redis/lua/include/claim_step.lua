@@ -29,7 +29,7 @@ end
 
 -- Return the reply of a claim. Why no texts for its numbers: Redis sends a number with 3,000 instructions less.
 local function claim_reply(queue, status, reply, due, references)
-  return {status, queue.now, due and decimal(due) or '', queue.work, reply, references or ''}
+  return {status, queue.now, due and decimal(due) or '', queue.work, reply, references}
 end
 
 local function claim_step(prefix, manual, lease, limit)

@@ -4,7 +4,6 @@
 -- @include event_log
 -- @include groups
 -- @include output
--- @include payloads
 
 local function check_queue(queue)
   if queue.plan ~= EMPTY then
@@ -17,7 +16,7 @@ local function check_queue(queue)
   if queue.touched then limits.check_types(queue) end
   if queue.kept_counts then check_key(queue, 'ends', 'hash') end
   check_log_type(queue)
-  if queue.has_payloads then find_payload_changes(queue) end
+  if queue.payloads then find_payload_changes(queue) end
   if queue.stream_writes then check_streams(queue) end
 end
 
@@ -55,10 +54,10 @@ end
 local function write_plan(queues)
   for i = 1, #queues do
     write_planned(queues[i], REMOVE, removals)
-    remove_payloads(queues[i])
+    if queues[i].payloads then remove_payloads(queues[i]) end
   end
   for i = 1, #queues do
-    write_payloads(queues[i])
+    if queues[i].payloads then write_payloads(queues[i]) end
     write_new_records(queues[i])
     write_batches(queues[i], false)
     write_planned(queues[i], ADD, additions)

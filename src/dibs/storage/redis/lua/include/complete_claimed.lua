@@ -135,7 +135,7 @@ local function completer(queue)
     count = count + 1
     ids[count], heads[count], active[id] = id, head, false
     gone[#gone + 1], leased[#leased + 1] = id, id
-    if data_flags >= BY_REFERENCE then own(queue, 'gone_payloads')[sub(text, -REFERENCE_SIZE)] = true end
+    if data_flags >= BY_REFERENCE then payload_plan(queue).gone[sub(text, -REFERENCE_SIZE)] = true end
     if drops_ranges then set_field(queue, 'dropped', id, false) end
     if keeps then
       keep(id, result and string.char(byte(shared) + KEEPS_RESULT) .. sub(shared, 2) .. head .. result or shared .. head)

@@ -3,7 +3,7 @@
 --
 -- dropped   pairs of I8 first, I8 revision, oldest first, at most eight
 
--- @include outcomes
+-- @include payloads
 
 local MAX_DROPPED = 8
 

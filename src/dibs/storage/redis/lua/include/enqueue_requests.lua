@@ -7,10 +7,11 @@
 local HEAD_SIZE = 13
 
 -- Return the priority of requests that begin with `start`, the head of a request and the flags of its data, if each of them is a
--- job without a key that is due now, and no outcome or request key decides about it; else false.
+-- job without a key that is due now, and no outcome or request key decides about it; else false. Return as the second value whether
+-- each has a reference to its payload.
 local function plain_priority(start)
   local mode, time, priority, _, key_size, flags = unpack_from('>BBhI8BB', start)
-  return band(mode, 67) == 0 and time == 0 and key_size == 0 and band(flags, HAS_KEY) == 0 and priority
+  return band(mode, 67) == 0 and time == 0 and key_size == 0 and band(flags, HAS_KEY) == 0 and priority, flags >= BY_REFERENCE
 end
 
 -- Return the request key of a packed request, nil if it has none. The key follows the head.
@@ -51,7 +52,7 @@ local function enqueue_requests(skipped, store_batch)
 
   local waiting, active = queue.fields.waiting, queue.fields.active
   -- The start of the request before, its priority or false, and this priority as text. Most requests of a batch start alike.
-  local last_start, priority, name
+  local last_start, priority, name, refers
 
   -- True if `accept` must decide about each request: `max_waiting` may stop one, or each gives its key a turn.
   local may_stop = queue.fair
@@ -66,12 +67,13 @@ local function enqueue_requests(skipped, store_batch)
     local id, text = ids[i], args[2 * i + before]
     local start = sub(text, 1, HEAD_SIZE + 1)
     if start ~= last_start then
-      last_start, priority = start, plain_priority(start)
+      last_start, priority, refers = start, plain_priority(start)
       name = priority and priority_text(priority)
       priority = priority and list_takes_more(queue, name) and priority
     end
     if priority and not waiting[id] and not active[id] then
-      return add_listed(queue, id, priority, name, text, HEAD_SIZE + 1)
+      if refers then note_sent(queue, sub(text, -REFERENCE_SIZE)) end
+      return add_listed(queue, id, priority, name, sub(text, HEAD_SIZE + 1))
     end
   end
 
@@ -93,6 +95,8 @@ local function enqueue_requests(skipped, store_batch)
 
   local function enqueue_one(i, text)
     local request = parse_request(ids[i], text, queue.now)
+    -- The payload of a refused request goes at once.
+    if string.byte(request.data) >= BY_REFERENCE then note_sent(queue, sub(request.data, -REFERENCE_SIZE)) end
     local answer, first_id = repeated_answer(queue, request)
     if first_id then
       first_ids[#first_ids + 1] = first_id

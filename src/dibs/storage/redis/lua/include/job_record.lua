@@ -259,8 +259,12 @@ local function active_record(id, text, run)
   local flags = string.byte(text)
   local data_at = flags == LISTED and 20 or flags == 0 and 28
   if data_at then
-    if string.byte(text, data_at) ~= 0 and not pcall(payload_at, text, data_at) then damaged('job', id) end
-    return run.packed .. text, false, string.byte(text, data_at) >= BY_REFERENCE and sub(text, -REFERENCE_SIZE) or nil
+    local data_flags, reference = string.byte(text, data_at), nil
+    if data_flags ~= 0 then
+      if not pcall(payload_at, text, data_at) then damaged('job', id) end
+      if data_flags >= BY_REFERENCE then reference = sub(text, -REFERENCE_SIZE) end
+    end
+    return run.packed .. text, false, reference
   end
   local job = parse_job(id, text)
   job.fence, job.claimed_at, job.lease, job.holder = run.fence, run.claimed_at, run.lease, run.holder

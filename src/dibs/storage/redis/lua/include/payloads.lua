@@ -2,34 +2,38 @@
 -- small record. Redis 7 computes a hash of all bytes of each text in a script, and each text of 1 MB takes 1.2 ms of the server.
 --
 -- reference  c20 name, I4 size, in the place of the payload in data with the flag BY_REFERENCE (job_record.lua). The name is a
---            number of the queue. A payload never changes. It belongs to one record of `waiting`, `active`, `successors` or
---            `outcomes`, and goes in the step after which no record refers to it
+--            random text of the client or a number of the queue. A payload never changes. It belongs to one record of
+--            `waiting`, `active`, `successors` or `outcomes`, and goes in the step after which no record refers to it
+--
+-- The client of an enqueue sends the payloads ahead of the script, in the same request, so that they do not pass through it. They
+-- expire after ten minutes unless the script stores a job that refers to them.
 --
 -- A flag in the field `numbers` of `meta` says whether a queue ever had a large payload, so that others pay nothing.
 
 -- @include fold
 -- @include outcomes
 
--- The largest payload that lies in the record of its job.
+-- The largest payload that lies in the record of its job, as in storage/redis/codec/requests.py.
 local LARGE = 4096
 
+-- Note a payload that the client has sent ahead. Raise DIBSPAYLOAD if it is gone (storage/redis/network/errors.py).
+local function note_sent(queue, reference)
+  if not has_payload(queue, reference) then error('DIBSPAYLOAD a payload that was sent ahead of its job is gone', 0) end
+  payload_plan(queue).new[reference], queue.has_payloads = true, true
+end
+
 -- Return the data at `at` in a text as a record keeps it: a large payload becomes a reference. The payload is written if a record
--- of this step refers to it in the end. `number` is its number; nil for a new one.
-local function stored_data(queue, text, at, number)
+-- of this step refers to it in the end.
+local function stored_data(queue, text, at)
+  if string.byte(text, at) >= BY_REFERENCE then
+    note_sent(queue, sub(text, -REFERENCE_SIZE))
+    return sub(text, at)
+  end
   local from = #text - at > LARGE and payload_at(text, at)
   if not from or #text - from < LARGE then return sub(text, at) end
-  local reference = string.format('%020.0f', number or next_number(queue)) .. pack('>I4', #text - from + 1)
-  own(queue, 'new_payloads')[reference], queue.has_payloads = sub(text, from), true
+  local reference = string.format('%020.0f', next_number(queue)) .. pack('>I4', #text - from + 1)
+  payload_plan(queue).new[reference], queue.has_payloads = sub(text, from), true
   return string.char(string.byte(text, at) + BY_REFERENCE) .. sub(text, at + 1, from - 1) .. reference
-end
-
-local function payload_key(queue, reference)
-  return queue.prefix .. 'payload:' .. sub(reference, 1, 20)
-end
-
--- Raise DIBSDAMAGED if the payload of a waiting job is missing, so that no claim takes the job.
-local function check_payload(queue, id, reference)
-  if redis.pcall('STRLEN', payload_key(queue, reference)) ~= unpack_from('>I4', reference, 21) then damaged('job', id) end
 end
 
 -- Return the data of a record, which `part` and `id` name in an error, with its payload instead of a reference to it.
@@ -37,7 +41,8 @@ local function whole_data(queue, data, part, id)
   local flags = string.byte(data)
   if band(flags, BY_REFERENCE) == 0 then return data end
   local reference = sub(data, -REFERENCE_SIZE)
-  local payload = queue.new_payloads[reference] or redis.pcall('GET', payload_key(queue, reference))
+  local new = queue.payloads and queue.payloads.new[reference]
+  local payload = type(new) == 'string' and new or redis.pcall('GET', payload_key(queue, reference))
   reading.prefix = queue.prefix
   if type(payload) ~= 'string' or #payload ~= unpack_from('>I4', reference, 21) then damaged(part, id) end
   return string.char(flags - BY_REFERENCE) .. sub(data, 2, -REFERENCE_SIZE - 1) .. payload
@@ -65,31 +70,37 @@ end
 
 -- Find the payloads that no record refers to after this step, and those to write.
 local function find_payload_changes(queue)
-  local gone, used, unused, new = own(queue, 'gone_payloads'), {}, {}, {}
-  for name, olds in pairs(queue.replaced) do
+  local planned, used, unused, written = queue.payloads, {}, {}, {}
+  for name, olds in pairs(planned.replaced) do
     for id, old in pairs(olds) do
       local data = referring_data(name, id, known_values(queue, name)[id])
       if data then used[sub(data, -REFERENCE_SIZE)] = true end
       -- A damaged record can only be removed, and its payload is unknown.
       local ok, old_data = pcall(referring_data, name, id, old)
-      if ok and old_data then gone[sub(old_data, -REFERENCE_SIZE)] = true end
+      if ok and old_data then planned.gone[sub(old_data, -REFERENCE_SIZE)] = true end
     end
   end
-  for reference in pairs(gone) do
+  for reference in pairs(planned.gone) do
     if not used[reference] then unused[#unused + 1] = payload_key(queue, reference) end
   end
-  for reference, payload in pairs(queue.new_payloads) do
-    if used[reference] then new[payload_key(queue, reference)] = payload end
+  for reference, payload in pairs(planned.new) do
+    if used[reference] then
+      written[payload_key(queue, reference)] = payload
+    elseif payload == true then
+      unused[#unused + 1] = payload_key(queue, reference)
+    end
   end
-  queue.unused_keys, queue.payloads_by_key = unused, new
+  planned.unused, planned.written = unused, written
 end
 
 local function remove_payloads(queue)
-  for _, key in ipairs(queue.unused_keys or EMPTY) do call('UNLINK', key) end
+  for _, key in ipairs(queue.payloads.unused) do call('UNLINK', key) end
 end
 
 local function write_payloads(queue)
-  for key, payload in pairs(queue.payloads_by_key or EMPTY) do call('SET', key, payload) end
+  for key, payload in pairs(queue.payloads.written) do
+    if payload == true then call('PERSIST', key) else call('SET', key, payload) end
+  end
 end
 
 -- Return a record from outside, which has its payload, as the hash `name` keeps it.

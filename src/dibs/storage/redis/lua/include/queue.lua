@@ -135,7 +135,7 @@ local function read_numbers(queue, text)
     unpack_from('>I7I7I7I7I7I4BB', text)
   if queue.number > MAX_NUMBER or keyed > 2 or configured > 7 then damaged('meta', 'numbers') end
   queue.keyed, queue.had_keys, queue.configured, queue.processes = keyed == 1, keyed > 0, configured % 2 == 1, sub(text, PROCESSES_AT)
-  queue.has_output, queue.has_payloads = band(configured, 2) ~= 0, band(configured, 4) ~= 0
+  queue.has_output, queue.has_payloads = band(configured, 2) ~= 0, configured > 3
   local at = string.find(text, PROCESS, PROCESSES_AT, true)
   if at then queue.ahead = unpack_from('>I7', text, at + #PROCESS) end
 end
@@ -146,7 +146,7 @@ local EMPTY = setmetatable({}, {__newindex = function() error('a table of all qu
 -- The settings that are not set, and the tables that most steps do not need.
 local NEW_QUEUE = {__index = {
   plan = EMPTY, new_records = EMPTY, listed_counts = EMPTY, checked = EMPTY, batches = EMPTY, list_entries = EMPTY,
-  events = EMPTY, ended_ids = EMPTY, retentions = EMPTY, replaced = EMPTY, gone_payloads = EMPTY, new_payloads = EMPTY, retention = ',,,', log_level = 'runs', log_age = DEFAULT_LOG_AGE, log_bytes = DEFAULT_LOG_BYTES,
+  events = EMPTY, ended_ids = EMPTY, retentions = EMPTY, retention = ',,,', log_level = 'runs', log_age = DEFAULT_LOG_AGE, log_bytes = DEFAULT_LOG_BYTES,
   request_key_age = DEFAULT_REQUEST_KEY_AGE, log_results = 0,
 }}
 
@@ -172,6 +172,7 @@ local NEW_QUEUE = {__index = {
 -- incarnation    the incarnation that this step begins in this queue; nil in almost every step
 -- key_counts     changes of the number of waiting jobs with a key, by priority; nil if none
 -- turns          the functions for turns of keys (storage/redis/lua/include/turns.lua); nil unless the queue is fair
+-- payloads       the plan for large payloads (payload_plan); nil if the step changes none
 -- allowances     what a claim may take of each key (storage/redis/lua/include/keyed_claim.lua); nil if it met none
 local function open_queue(prefix, manual)
   if opened[prefix] then return opened[prefix] end
@@ -182,7 +183,7 @@ local function open_queue(prefix, manual)
   local queue = setmetatable({
     prefix = prefix, keys = keys, fields = {waiting = nil, active = nil, outcomes = nil},
     proven = {meta = true, waiting = nil, active = nil},
-    number = 0, work = 0, ended = 0, log_size = 0, trimmed = 0, retrying = 0, keyed = false, had_keys = false,
+    number = 0, work = 0, ended = 0, log_size = 0, trimmed = 0, retrying = 0, keyed = false, had_keys = false, has_payloads = false,
     configured = false, processes = '', ahead = nil, now = 0, us = 0, lead = 0,
   }, NEW_QUEUE)
   if known[2] then read_numbers(queue, known[2]) end
@@ -335,9 +336,30 @@ end
 -- The hashes whose records may refer to a large payload (storage/redis/lua/include/payloads.lua).
 local REFERRING = {waiting = true, active = true, successors = true, outcomes = true}
 
+-- Return the plan for the large payloads of a queue. `replaced` has the records that this step replaces, by hash and id, `gone` the
+-- references of other records that it removes, and `new` the new payloads by reference. A script that needs this table includes
+-- payloads.lua; a claim does not, because a script of Redis 6.2 would take a sixth longer.
+local function payload_plan(queue)
+  local planned = queue.payloads
+  if not planned then
+    planned = {replaced = {}, gone = {}, new = {}}
+    queue.payloads = planned
+  end
+  return planned
+end
+
+local function payload_key(queue, reference)
+  return queue.prefix .. 'payload:' .. sub(reference, 1, 20)
+end
+
+-- Return whether the server has the payload of a reference.
+local function has_payload(queue, reference)
+  return redis.pcall('STRLEN', payload_key(queue, reference)) == (unpack_from('>I4', reference, 21))
+end
+
 -- Remember the record that this step replaces first, so that `commit` finds the payloads to which no record refers any longer.
 local function remember_replaced(queue, name, id, text)
-  local replaced = own(queue, 'replaced')
+  local replaced = payload_plan(queue).replaced
   replaced[name] = replaced[name] or {}
   if replaced[name][id] == nil then replaced[name][id] = text end
 end

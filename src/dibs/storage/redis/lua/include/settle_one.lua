@@ -54,7 +54,7 @@ local function enqueue_fail_job(queue, target, name, job, error)
   local number = next_number(target)
   local payload = split_data(whole_data(queue, job.data, 'job', job.id)).payload
   local failed = new_job({id = string.format('%016x', number), priority = 0, run_at = target.now,
-    data = stored_data(target, join_data({by_reference = 0, payload = payload}), 1, number)}, target.now, number)
+    data = stored_data(target, join_data({by_reference = 0, payload = payload}), 1)}, target.now, number)
   failed.origin = encode_origin(name, job, error)
   add_to_order(target, failed, true)
   log_change(target, 'queued', failed.id, encode_head(failed))
