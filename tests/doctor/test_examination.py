@@ -298,3 +298,4 @@ async def test_damage_is_a_finding_of_a_storage_that_cannot_be_opened(tmp_path: 
 
     assert ("storage-damaged", False, False) == (finding.code, report.was_opened, report.is_healthy)
     assert str(commit) in finding.found
+    assert "; later commits: 1; `dibs doctor`" in finding.found

@@ -81,6 +81,13 @@ class Directory(Folder):
         """Return the numbers of the existing commits, in ascending order. Skip files with other names."""
         return sorted(int(name, 16) for name in self.names(COMMITS) if _COMMIT.fullmatch(name))
 
+    def count_commits_after(self, path: str) -> int | None:
+        """Return the number of commits after the one at a path; None for a file that is no commit."""
+        name = path.removeprefix(self.path_of(f"{COMMITS}/"))
+        if not _COMMIT.fullmatch(name):
+            return None
+        return sum(number > int(name, 16) for number in self.commit_numbers())
+
     def prepare(self) -> bool:
         """Open the directory, and create what is missing. Return whether this call created the storage.
 

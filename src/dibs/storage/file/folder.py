@@ -42,6 +42,7 @@ class CorruptFile(Exception):
 
     def __init__(self, path: str, fault: str = "its length or checksum is wrong") -> None:
         super().__init__(f"{path} is damaged: {fault}")
+        self.path = path
 
 
 class FolderReplaced(Exception):

@@ -373,12 +373,19 @@ class FileStorage(IndexedStorage):
                 return
         self._reopen()
 
+    def _damaged_error(self, damage: CorruptFile) -> StorageDamaged:
+        later = None
+        with suppress(OSError):
+            later = self._directory.count_commits_after(damage.path)
+        extent = f" later commits: {later:,};" if later is not None else ""
+        return StorageDamaged(f"{damage};{extent} `dibs doctor` says what to do")
+
     def _apply_steps(self, steps: Iterator[Step]) -> None:
         try:
             for step in steps:
                 self._wakeups.notify(step)
         except CorruptFile as damage:
-            raise StorageDamaged(f"{damage}; `dibs doctor` says what to do") from None
+            raise self._damaged_error(damage) from None
         except OSError as error:
             raise to_read_error(error, f"cannot read {self._directory.path}") from error
         if self._replay.reloaded:
