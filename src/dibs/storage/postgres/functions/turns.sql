@@ -50,10 +50,11 @@ BEGIN
 END $$;
 
 -- join_turns(queue, numbers, keys): note new jobs with the state k, in the order of their numbers.
-CREATE OR REPLACE FUNCTION join_turns(qu queues, drawn bigint[], keys text[]) RETURNS void LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION join_turns(qu queues, drawn bigint[], keys text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
     INSERT INTO turn_changes
-    SELECT qu.q, min(u.n), coalesce(u.key, ''), count(*) FROM unnest(drawn, keys) AS u (n, key) GROUP BY 3
-$$;
+    SELECT qu.q, min(u.n), coalesce(u.key, ''), count(*) FROM unnest(drawn, keys) AS u (n, key) GROUP BY 3;
+END $$;
 
 -- file_line(queue, most): give up to `most` waiting jobs in the line the state k, from its start, and note them.
 CREATE OR REPLACE FUNCTION file_line(qu queues, most bigint) RETURNS void LANGUAGE plpgsql AS $$
@@ -142,7 +143,8 @@ BEGIN
 END $$;
 
 -- look_at_keys(queue, now, keys): set `top` and `wakes_at` of keys, and remove those without waiting jobs.
-CREATE OR REPLACE FUNCTION look_at_keys(qu queues, now_ms bigint, keys text[]) RETURNS void LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION look_at_keys(qu queues, now_ms bigint, keys text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
     WITH seen AS MATERIALIZED (
         SELECT f.*, (SELECT t.ctid FROM turns t WHERE t.q = qu.q AND t.key = f.key) AS spot
         FROM first_of_keys(qu, now_ms, keys) f
@@ -152,8 +154,8 @@ CREATE OR REPLACE FUNCTION look_at_keys(qu queues, now_ms bigint, keys text[]) R
     INSERT INTO turns AS old (q, key, place, starts, waiting, top, wakes_at)
     SELECT qu.q, s.key, nextval('numbers'), 0, 1, s.top, s.wakes_at FROM seen s WHERE s.waits
     ON CONFLICT (q, key) DO UPDATE SET
-        top = excluded.top, wakes_at = excluded.wakes_at, place = coalesce(old.place, excluded.place)
-$$;
+        top = excluded.top, wakes_at = excluded.wakes_at, place = coalesce(old.place, excluded.place);
+END $$;
 
 -- first_of_keys(queue, now, keys) -> for each key whether a job of it waits, and its `top` and `wakes_at`.
 CREATE OR REPLACE FUNCTION first_of_keys(
@@ -222,6 +224,9 @@ BEGIN
             -- Find all jobs anew: another job may have the turn of the one that is busy.
             busy := step.busy;
         ELSIF step.picked = '{}' THEN
+            -- A step that read the settings before `fair` was set has ended the waits of these jobs without a note.
+            PERFORM look_at_keys(qu, looked, ARRAY(
+                SELECT t.key FROM turns t WHERE t.q = qu.q AND t.top = level ORDER BY t.top DESC, t.place LIMIT room));
             level := level - 1;
         ELSE
             moment := tick(manual);
@@ -276,7 +281,7 @@ BEGIN
                 SELECT l.ctid AS spot FROM live l
                 WHERE l.q + 0 = qu.q AND l.state = 'k' AND coalesce(l.key, '') = c.key AND l.priority = level
                   AND l.run_at <= now_ms AND l.ctid <> ALL (busy)
-                ORDER BY l.run_at, l.seq LIMIT least(c.free, c.rest + c.share * c.rounds) + 1) x) f
+                ORDER BY l.run_at, l.seq LIMIT least(c.free, room, c.rest + c.share * c.rounds) + 1) x) f
         WHERE f.i <= c.free
     ), chosen AS (
         SELECT * FROM jobs j WHERE j.round <= j.rounds ORDER BY j.round, j.place, j.i LIMIT room
