@@ -126,6 +126,19 @@ async def test_a_key_that_left_and_joined_between_two_claims_is_at_the_back(
     assert ["b", "d", "e"] == await ids(storage, lease)
 
 
+async def test_a_claim_with_room_reads_more_changes_than_it_reads_at_once(
+    storage: PostgresStorage, lease: str, connection: Any
+) -> None:
+    """20,000 changes of keys without jobs come before the one of the job."""
+    await connection.execute(
+        "INSERT INTO turn_changes SELECT 1, n, 'gone' || n, 1 FROM generate_series(1, 20000) AS s (n)"
+    )
+    await enqueue(storage, "a:k")
+
+    assert ["a"] == await ids(storage, lease)
+    assert [] == await rows(connection, "SELECT key FROM turns")
+
+
 async def test_a_job_that_was_cancelled_without_a_note_holds_up_no_other(
     storage: PostgresStorage, lease: str, connection: Any
 ) -> None:

@@ -103,7 +103,9 @@ BEGIN
 END $$;
 
 -- read_turns(queue, now): bring `turns` up to date: read the changes, and look at the keys that changed, at those whose
--- runs left their leases, and at those whose time has come.
+-- runs left their leases, and at those whose time has come. It reads 20,000 changes, which takes 0.1 to 0.2 s. A claim that
+-- has room left reads more. So a claim behind an enqueue of a million keys ends in time, and the order of the keys that it
+-- knows is exact.
 CREATE OR REPLACE FUNCTION read_turns(qu queues, now_ms bigint) RETURNS void
 LANGUAGE plpgsql SET enable_hashjoin = on SET enable_sort = on AS $$
 DECLARE
@@ -112,7 +114,9 @@ DECLARE
 BEGIN
     PERFORM file_line(qu, 10000);
     WITH gone AS (
-        DELETE FROM turn_changes WHERE q = qu.q RETURNING n, key, change
+        DELETE FROM turn_changes WHERE ctid = ANY (ARRAY(
+            SELECT c.ctid FROM turn_changes c WHERE c.q = qu.q ORDER BY c.n LIMIT 20000))
+        RETURNING n, key, change
     ), sums AS (
         SELECT g.*, t.place, t.starts, coalesce(t.waiting, 0) + sum(g.change) OVER (PARTITION BY g.key ORDER BY g.n) AS waiting
         FROM gone g LEFT JOIN LATERAL (SELECT * FROM turns o WHERE o.q = qu.q AND o.key = g.key OFFSET 0) t ON true
@@ -218,7 +222,12 @@ BEGIN
         level := (
             SELECT t.top FROM turns t WHERE t.q = qu.q AND t.top IS NOT NULL AND t.top <= level
             ORDER BY t.q, t.top DESC LIMIT 1);
-        EXIT WHEN level IS NULL;
+        IF level IS NULL THEN
+            EXIT WHEN NOT EXISTS (SELECT 1 FROM turn_changes WHERE q = qu.q);
+            PERFORM read_turns(qu, looked);
+            level := 32767;
+            CONTINUE;
+        END IF;
         step := pick_turns(qu, looked, level, room, busy);
         IF step.busy <> busy THEN
             -- Find all jobs anew: another job may have the turn of the one that is busy.
@@ -340,7 +349,7 @@ BEGIN
 END $$;
 
 -- turns_ahead(queue, now, exact) -> true if a claim would take a job, and the next time at which it may take more.
--- `exact` reads the changes that no claim has read yet.
+-- `exact` reads the changes that no claim has read yet. With more than 1,000 of them, it says that a job is due.
 CREATE OR REPLACE FUNCTION turns_ahead(qu queues, now_ms bigint, exact boolean, OUT due boolean, OUT next_due bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -348,11 +357,12 @@ DECLARE
 BEGIN
     IF exact THEN
         keys := ARRAY(
-            SELECT c.key FROM turn_changes c WHERE c.q = qu.q
+            (SELECT c.key FROM turn_changes c WHERE c.q = qu.q ORDER BY c.n LIMIT 1000)
             UNION SELECT f.key FROM freed f WHERE f.q = qu.q AND limits_keys(qu)
             UNION SELECT t.key FROM turns t WHERE t.q + 0 = qu.q AND t.wakes_at <= now_ms);
     END IF;
-    due := EXISTS (SELECT 1 FROM turns t WHERE t.q = qu.q AND t.top IS NOT NULL AND t.key <> ALL (keys));
+    due := EXISTS (SELECT 1 FROM turns t WHERE t.q = qu.q AND t.top IS NOT NULL AND t.key <> ALL (keys))
+        OR exact AND EXISTS (SELECT 1 FROM turn_changes c WHERE c.q = qu.q OFFSET 1000);
     next_due := least(
         (SELECT t.wakes_at FROM turns t WHERE t.q + 0 = qu.q AND t.wakes_at > now_ms ORDER BY t.wakes_at LIMIT 1),
         (SELECT min((SELECT l.run_at FROM live l

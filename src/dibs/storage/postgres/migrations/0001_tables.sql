@@ -415,7 +415,7 @@ CREATE TABLE turn_changes (
     change bigint NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
-CREATE INDEX turn_changes_queue ON turn_changes (q);
+CREATE INDEX turn_changes_order ON turn_changes (q, n);
 
 -- The costs of settled runs that charge_costs() has not charged yet. A settle appends, so that it waits for no clock.
 CREATE TABLE costs (
