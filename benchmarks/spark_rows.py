@@ -171,6 +171,11 @@ def baselines(
             calls[f"JDBC read postgres, {title} columns"] = partial(
                 read_jdbc, spark, options | {"dbtable": table}
             )
+        view = options | {"dbtable": f"rows_{suffix}.jobs"}
+        for title, columns in (("all", "*"), ("2", "id payload_bytes")) if wide else ():
+            calls[f"JDBC read postgres view, {title} columns"] = partial(
+                read_jdbc, spark, view, columns.split()
+            )
     return calls
 
 
@@ -198,8 +203,8 @@ def copy_jobs(url: str, schema: str, table: str) -> None:
         connection.execute(WIDE.format(table=table, schema=schema))
 
 
-def read_jdbc(spark: SparkSession, options: Mapping[str, str]) -> None:
-    read_to_noop(spark.read.format("jdbc").options(**options).load())
+def read_jdbc(spark: SparkSession, options: Mapping[str, str], columns: Sequence[str] = ("*",)) -> None:
+    read_to_noop(spark.read.format("jdbc").options(**options).load().select(*columns))
 
 
 def read_constants(spark: SparkSession, rows: int, columns: str) -> None:
