@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
 
 import dibs.spark
@@ -97,3 +100,28 @@ def test_the_answers_are_those_of_a_count_in_python(warehouse: Path, runs: list[
     new = {group for group, at in first_at.items() if at >= midnight}
     assert new == {row[:2] for row in in_duckdb(warehouse, "first_seen_errors")}
     assert {("mail", "DiskFull"), ("images", "DiskFull")} <= new
+
+
+@pytest.mark.spark
+def test_the_declarative_pipeline_of_the_page_makes_its_table(warehouse: Path, tmp_path: Path) -> None:
+    blocks = [block for block in Page("howto/data_pipelines.md").blocks if block.title]
+    files = {
+        block.title: block.text for block in blocks if "pipeline" in block.text or "runs_by_day" in block.text
+    }
+    assert {"spark-pipeline.yml", "transformations/history.py", "transformations/runs_by_day.sql"} == {*files}
+    (tmp_path / "transformations").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text.replace("/data/pipeline", f"{tmp_path}/state"))
+    (tmp_path / "history").symlink_to(warehouse)
+    command = Path(sys.executable).with_name("spark-pipelines")
+    done = subprocess.run([command, "run"], cwd=tmp_path, check=False, capture_output=True, text=True)
+
+    assert "Run is COMPLETED" in done.stdout + done.stderr, done.stderr[-3000:]
+    found = duckdb.connect().sql(
+        f"SELECT * FROM '{tmp_path}/spark-warehouse/runs_by_day/*.parquet' ORDER BY ALL"
+    )
+    statement = files["transformations/runs_by_day.sql"].partition("AS\n")[2].rstrip().rstrip(";")
+    expected = open_history(warehouse).sql(f"{statement} ORDER BY ALL")
+    assert [tuple(map(comparable, row)) for row in expected.fetchall()] == [
+        tuple(map(comparable, row)) for row in found.fetchall()
+    ]
