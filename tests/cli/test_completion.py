@@ -38,7 +38,7 @@ def completed(*words: str) -> list[str]:
         (("counts", "--w"), ["--watch"]),
         (("list", "q", "--state", "f"), ["failed"]),
         (("spark", "hi"), ["history"]),
-        (("spark", "report", "--o"), ["--out"]),
+        (("spark", "report", "--ou"), ["--out"]),
     ],
 )
 def test_verbs_options_and_choices_are_completed(words: tuple[str, ...], offered: list[str]) -> None:
