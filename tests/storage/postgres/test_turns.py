@@ -1,4 +1,4 @@
-"""Turns of keys on Postgres: steps beside `configure` and claims, and the blocks that a claim reads."""
+"""Turns of keys on Postgres: steps beside `configure` and claims."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ from tests.storage.postgres.jobs import done, leased
 Connect = Callable[[], Any]
 Opening = Callable[..., PostgresStorage]
 
-#: Keys beside those that a claim takes.
-MANY = 3_000
-#: A look at each of MANY keys reads at least two blocks of an index.
-MOST_BLOCKS = 1_500
 ENQUEUE = "SELECT enqueue('q', NULL, true, %s, %s, NULL, NULL, NULL, NULL, NULL, NULL, %s, NULL, NULL)"
 
 
@@ -186,64 +182,3 @@ async def test_removed_turns_leave_all_jobs_in_the_line(
 
     assert [] == await rows(connection, "SELECT key FROM turns UNION ALL SELECT key FROM turn_changes")
     assert ["a", "b", "c"] == await ids(storage, lease)
-
-
-async def blocks(connection: Any, lease: str) -> int:
-    """Return the number of blocks that a claim of 10 jobs reads."""
-    query = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM claim('{q}', '{10}', %s, NULL)"
-    ((plan,),) = await (await connection.execute(query, [lease])).fetchall()
-    found = plan[0]["Plan"]
-    assert found["Actual Rows"] > 1
-    return int(found["Shared Hit Blocks"] + found["Shared Read Blocks"])
-
-
-@pytest.mark.parametrize(
-    "patch",
-    [
-        pytest.param(SettingsPatch(), id="scheduled"),
-        pytest.param(SettingsPatch(per_key=1), id="full"),
-        pytest.param(SettingsPatch(), id="with jobs of a lower priority"),
-    ],
-)
-async def test_a_claim_reads_only_the_keys_that_it_takes(
-    storage: PostgresStorage, connection: Any, patch: SettingsPatch, request: pytest.FixtureRequest
-) -> None:
-    """Keys without an admitted due job of the highest priority cost a claim nothing."""
-    case = request.node.callspec.id
-    await storage.configure("q", SettingsPatch(fair=True))
-    await storage.configure("q", patch)
-    lease = await leased(storage)
-    for start in range(0, MANY, 1_000):
-        jobs = [
-            keyed(f"x{n}", f"x{n}", delay=60_000 if case == "scheduled" else None)
-            for n in range(start, start + 1_000)
-        ]
-        await storage.enqueue("q", jobs)
-    if case == "full":
-        for _ in range(MANY // 1_000):
-            await storage.claim("q", lease, 1_000)
-        await storage.enqueue("q", [keyed(f"y{n}", f"x{n}") for n in range(1_000)])
-        await storage.claim("q", lease, 1)
-    top = [
-        EnqueueRequest(job=NewJob(id=f"top{n}", data=JobData(payload=b"1", key=f"top{n}", priority=1)))
-        for n in range(60)
-    ]
-    await storage.enqueue("q", top)
-    await storage.claim("q", lease, 5)
-    await connection.execute("VACUUM ANALYZE")
-    await blocks(connection, lease)  # It reads the catalog.
-
-    assert MOST_BLOCKS > await blocks(connection, lease)
-
-
-async def test_a_claim_reads_no_more_jobs_of_a_large_share_than_it_takes(
-    storage: PostgresStorage, lease: str, connection: Any
-) -> None:
-    await storage.configure("q", SettingsPatch(shares={"k": 1_000}))
-    for start in range(0, MANY, 1_000):
-        await storage.enqueue("q", [keyed(f"a{n}") for n in range(start, start + 1_000)])
-    await storage.claim("q", lease, 1)
-    await blocks(connection, lease)  # It reads the catalog.
-
-    # A claim that reads all waiting jobs of the key reads 356 blocks, and 213 were seen.
-    assert 300 > await blocks(connection, lease)
