@@ -6,6 +6,7 @@ answer them.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -19,13 +20,17 @@ from urllib.request import Request, urlopen
 BUCKET = "history"
 
 
-def free_port() -> int:
+def choose_port() -> int:
+    """Return a free port; in a program that a test has started, the port of the server of this test."""
+    host, _, port = os.environ.get("AWS_ENDPOINT_URL", "").rpartition(":")
+    if host == "http://127.0.0.1":
+        return int(port)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 #: Chosen before Spark starts, because its Python processes get these variables at the start of Java.
-PORT = free_port()
+PORT = choose_port()
 #: The environment variables by which clients find the server.
 ENVIRONMENT = {
     "AWS_ENDPOINT_URL": f"http://127.0.0.1:{PORT}",
