@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dibs.client.stored_schedules import UNUSED_LEASE
+from dibs.client.stored_schedules import storage_now
 from dibs.client.worker_info import WorkerInfo
 from dibs.doctor.facts import Facts
 from dibs.doctor.retrying import group_retrying, is_failing
@@ -41,7 +41,7 @@ LEAD: Final = Rule(
 async def check_clock(storage: Storage, clock: Callable[[], float] = time.time) -> Iterator[Finding]:
     """Return a finding if the storage's time differs from `clock`, which returns seconds since the epoch."""
     before = clock() * 1000
-    now = (await storage.renew([WORKERS_QUEUE], UNUSED_LEASE, 1))[WORKERS_QUEUE].now
+    now = await storage_now(storage, WORKERS_QUEUE)
     after = clock() * 1000
     difference = max(now - after, before - now)
     if difference <= LARGEST_DIFFERENCE:
@@ -218,7 +218,7 @@ async def check_keys(storage: Storage, facts: Facts) -> AsyncIterator[Finding]:
         if 0 in settings.shares.values() and counts.waiting > counts.scheduled
     ]
     for name, settings, counts in pausing[:MOST_PAUSING]:
-        now = (await storage.renew([name], UNUSED_LEASE, 1))[name].now
+        now = await storage_now(storage, name)
         page = await storage.list(name, "waiting", limit=MOST_WAITING)
         jobs = [slot.current for _, slot in page.items if slot.current is not None]
         held = [

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from attrs import evolve, field, frozen
 
 from dibs.client.options.arguments import duration_ms
+from dibs.client.stored_schedules import storage_now
 from dibs.errors import Refused
 from dibs.model.job import Slot
 from dibs.model.results import State
@@ -30,8 +31,6 @@ STEP_JOBS: Final = 2_000
 STEP_SECONDS: Final = 1.0
 #: Jobs that one call reads and changes.
 PAGE_SIZE: Final = 100
-#: A lease id that no storage grants. Its renewal changes no state, and the reply has the storage's time.
-UNUSED_LEASE: Final = "0" * 32
 #: Largest number in a hidden field.
 MOST: Final = 2**53
 
@@ -125,16 +124,11 @@ def _number(text: str) -> int:
     return min(int(text), MOST) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
-async def storage_time(storage: Storage, queue: str) -> int:
-    """Return the time of the storage in ms since the epoch."""
-    return (await storage.renew([queue], UNUSED_LEASE, 1))[queue].now
-
-
 async def count_matching(source: Source, bulk: Bulk) -> tuple[Bulk, int]:
     """Return the state before the first step, and the number of jobs that match among those that it read."""
     storage = await source.storage()
     total = getattr((await storage.counts([bulk.queue]))[bulk.queue], bulk.state)
-    bulk = evolve(bulk, before=await storage_time(storage, bulk.queue))
+    bulk = evolve(bulk, before=await storage_now(storage, bulk.queue))
     budget = Budget(STEP_JOBS * 5, STEP_SECONDS * 2)
     matching, after = 0, None
     while not budget.is_spent:

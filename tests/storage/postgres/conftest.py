@@ -61,6 +61,14 @@ async def connect(postgres_server: PostgresServer, schema: str) -> AsyncIterator
 
 
 @pytest.fixture
+async def connection(connect: Callable[[], Any]) -> Any:
+    """A connection of psycopg with the schema as its search path, in autocommit mode."""
+    opened = await connect()
+    await opened.set_autocommit(True)
+    return opened
+
+
+@pytest.fixture
 async def app(storage: PostgresStorage, postgres_server: PostgresServer, schema: str) -> AsyncIterator[Dibs]:
     async with Dibs(f"{postgres_server.url}?schema={schema}") as app:
         yield app

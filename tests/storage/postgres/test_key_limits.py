@@ -30,13 +30,6 @@ Opening = Callable[..., PostgresStorage]
 NOW = 1_700_000_000_000
 
 
-@pytest.fixture
-async def connection(connect: Connect) -> Any:
-    opened = await connect()
-    await opened.set_autocommit(True)
-    return opened
-
-
 def keyed(
     id: str, key: str | None = "k", *, priority: int = 0, on_conflict: OnConflict = DEFAULT_UPDATE
 ) -> EnqueueRequest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,13 +11,6 @@ from dibs.storage.postgres import PostgresStorage
 from dibs.storage.postgres.vacuum import MOST_CLAIMS
 from tests.storage.postgres.jobs import leased
 from tests.storage.postgres.test_key_limits import ids, keyed, rows
-
-
-@pytest.fixture
-async def connection(connect: Callable[[], Any]) -> Any:
-    opened = await connect()
-    await opened.set_autocommit(True)
-    return opened
 
 
 async def test_a_claim_files_many_jobs_over_several_calls(storage: PostgresStorage, connection: Any) -> None:

@@ -15,7 +15,7 @@ from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs.storage.postgres import PostgresStorage
 from dibs_conformance.servers import PostgresServer, start_postgres
-from tests.storage.postgres.jobs import leased
+from tests.storage.postgres.jobs import fair_lease, keyed, leased
 
 Connect = Callable[[], Any]
 
@@ -32,20 +32,8 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-async def connection(connect: Connect) -> Any:
-    opened = await connect()
-    await opened.set_autocommit(True)
-    return opened
-
-
-@pytest.fixture
 async def lease(storage: PostgresStorage) -> str:
-    await storage.configure("q", SettingsPatch(fair=True))
-    return await leased(storage)
-
-
-def keyed(id: str, key: str | None = "k", *, delay: int | None = None) -> EnqueueRequest:
-    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=b"1", key=key), delay=delay))
+    return await fair_lease(storage)
 
 
 async def blocks(connection: Any, lease: str) -> int:

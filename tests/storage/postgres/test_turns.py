@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from dibs.model.job import JobData, NewJob
-from dibs.model.requests import EnqueueRequest, JobPatch, SettingsPatch
+from dibs.model.requests import JobPatch, SettingsPatch
 from dibs.storage.postgres import PostgresStorage
-from tests.storage.postgres.jobs import done, leased
+from tests.storage.postgres.jobs import done, fair_lease, keyed, leased
 
 Connect = Callable[[], Any]
 Opening = Callable[..., PostgresStorage]
@@ -20,20 +19,8 @@ ENQUEUE = "SELECT enqueue('q', NULL, true, %s, %s, NULL, NULL, NULL, NULL, NULL,
 
 
 @pytest.fixture
-async def connection(connect: Connect) -> Any:
-    opened = await connect()
-    await opened.set_autocommit(True)
-    return opened
-
-
-@pytest.fixture
 async def lease(storage: PostgresStorage) -> str:
-    await storage.configure("q", SettingsPatch(fair=True))
-    return await leased(storage)
-
-
-def keyed(id: str, key: str | None = "k", *, delay: int | None = None) -> EnqueueRequest:
-    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=b"1", key=key), delay=delay))
+    return await fair_lease(storage)
 
 
 async def enqueue(storage: PostgresStorage, *pairs: str) -> None:

@@ -229,7 +229,7 @@ class QueueRows:
                 self._has_more_work |= self.execute("bring_back", key=key).rowcount > 0
 
     def open_key(self, key: str) -> None:
-        """Let a closed key start runs. Without turns, its first filed job returns to the order of claims."""
+        """Mark a key as open. Without turns, its first filed job returns to the order of claims."""
         if self.settings.shares.get(key) != 0:
             self.execute("open_key", key=key)
             brings_back = not self.settings.fair and self.execute("bring_back", key=key).rowcount > 0

@@ -19,7 +19,7 @@ import pyarrow as pa
 from attrs import field, frozen
 from msgspec.structs import replace
 
-from dibs.client.options.arguments import Seconds, duration_ms
+from dibs.client.options.arguments import Seconds, check_list, duration_ms
 from dibs.errors import Refused, StorageReadOnly
 from dibs.spark.connection import shared_url
 from dibs.spark.history.engines import Engine, EngineName, open_engine
@@ -72,7 +72,11 @@ def update(
     WarehouseBusy if another process has written to the warehouse meanwhile, StorageTooNew for a warehouse
     that a newer dibs has written, and StorageError if the storage or the warehouse cannot be read. After an
     error, repeat the call: each event is there once.
+
+        update("redis://jobs.internal/0", "./history", attributes=["customer"])
     """
+    check_list("queues", queues)
+    check_list("attributes", attributes)
     storage_url, names = shared_url(url), sorted(set(queues))
     keep_ms = None if keep is None else duration_ms("keep", keep)
     tables = Warehouse(warehouse, create=True)

@@ -39,7 +39,7 @@ from dibs.spark.schemas import arrow_schema
 from dibs.spark.source.pages import PAGE, QueuePart, log_pages, offset_ranges, record_pages
 from dibs.spark.source.record_columns import to_record_batch
 
-#: What to do with a warehouse that holds the history of another storage.
+#: The advice in the errors for a warehouse of another storage.
 ADOPT: Final = (
     "Use another folder for it; or, if the jobs were moved to it, continue this warehouse once with --adopt"
 )

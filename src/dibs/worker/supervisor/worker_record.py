@@ -19,7 +19,7 @@ import msgspec
 from attrs import define, field
 from msgspec import UNSET
 
-from dibs.client.stored_schedules import UNUSED_LEASE
+from dibs.client.stored_schedules import storage_now
 from dibs.model.error_text import summarize_exception
 from dibs.model.job import Outcome, OutcomeRetention, Slot
 from dibs.model.requests import JobPatch, SettingsPatch
@@ -106,7 +106,7 @@ class WorkerRecordKeeper:
             return
         # Before the call: an import whose reply was lost may have taken effect, and `remove` then removes it.
         self._written = True
-        now = (await self._storage.renew([WORKERS_QUEUE], UNUSED_LEASE, 1))[WORKERS_QUEUE].now
+        now = await storage_now(self._storage, WORKERS_QUEUE)
         outcome = Outcome(
             kind="completed", fence=0, first=0, revision=0, ended_at=now, expires_at=now + self.ttl_ms,
             result=encode_record(self._make_record(now)), attributes=state_attributes(self._get_state()),

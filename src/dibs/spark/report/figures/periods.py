@@ -119,7 +119,7 @@ class RangeFigures(Struct, frozen=True, kw_only=True):
     #: Class of error -> number of attempts that ended with it.
     errors: dict[str, int]
     ids: TopIds
-    #: The classes of `errors` of which the report has none before the range.
+    #: The classes of `errors` that no earlier attempt in the window ended with.
     new_errors: tuple[str, ...]
     #: The workers with most attempts, and the number of all workers that had an attempt.
     workers: tuple[GroupSummary, ...]
@@ -133,7 +133,7 @@ class RangeFigures(Struct, frozen=True, kw_only=True):
 
 @frozen(kw_only=True)
 class View:
-    """What a report shows: its span in ms, the time zone of its days, and the groups of attempts."""
+    """The settings of the figures of a queue: a span in ms, the time zone of days, and groups of attempts."""
 
     begin: int
     end: int

@@ -161,7 +161,7 @@ class HistoryReport(Struct, frozen=True, kw_only=True):
     end: int
     #: Time zone of the days and of the times on the page.
     zone: str
-    #: What `groups` stand for, as `key` or `attributes.customer`; "" for a report without groups.
+    #: Name of the groups in the ranges, as `key` or `attributes.customer`; "" for a report without groups.
     by: str
     #: Share of the attempts that shall not fail, or None: the page then shows no burn rate.
     objective: float | None
@@ -183,7 +183,7 @@ TARGET_WAIT_P95_MS: Final = 1_000
 
 @frozen(kw_only=True)
 class ReportOptions:
-    """What a report shows of a warehouse. Raise Refused for an unknown time zone or group."""
+    """The options of a report. Raise Refused for an unknown time zone or group, and a wrong objective."""
 
     target_wait_p95_ms: int = TARGET_WAIT_P95_MS
     #: Queue -> the capacity units of a run, as handlers declare them (`app.handlers.sizes()`).

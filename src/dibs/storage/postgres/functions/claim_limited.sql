@@ -214,8 +214,8 @@ END $$;
 
 -- rooms(queue, now, keys) -> for each key the number of runs that may start now, 0 or less for a closed key. `is_full`
 -- is true if per_key or a share of 0 closes the key; otherwise its clock allows the next start at `opens`. The key ''
--- stands for the jobs without a key, which no limit by key holds back. Why not in SQL: Postgres plans such a function anew in
--- each claim, which takes 0.5 ms.
+-- stands for the jobs without a key, which no limit by key holds back. The language is PL/pgSQL, because
+-- Postgres plans a function in SQL anew in each claim, which takes 0.5 ms.
 CREATE OR REPLACE FUNCTION rooms(qu queues, now_ms bigint, keys text[])
 RETURNS TABLE (key text, room bigint, is_full boolean, opens bigint) LANGUAGE plpgsql STABLE AS $$
 BEGIN
