@@ -33,8 +33,9 @@ async def test_the_methods_of_redis_are_called(
 
     await wrong_results(with_option(redis_server.url, "prefix", uuid4().hex))
 
-    # The last story begins its watch too late.
-    assert 4 == called.count("watch_end")
+    # Three stories begin four watches. The watch of the last one begins only if the message about the end
+    # comes after it.
+    assert called.count("watch_end") in (4, 5)
 
 
 def noting(method: Callable[..., Any], name: str, called: list[str]) -> Callable[..., Any]:
