@@ -26,11 +26,17 @@ class PlantedBug:
     new: str
     #: A seed that finds the bug with the options of test_planted_bugs.py; None if none was found yet.
     seed: int | None = None
+    #: The commit that mended this bug, or one like it; "" for a bug that dibs never had.
+    mended: str = ""
 
 
 _WORKER: Final = "dibs.worker.dispatch.worker"
 _SUPERVISOR: Final = "dibs.worker.supervisor.supervisor"
 _LEASES: Final = "dibs.worker.supervisor.leases"
+_CRASH: Final = "dibs.worker.supervisor.crash_recovery"
+_EXECUTOR: Final = "dibs.worker.execution.executor"
+_COALESCING: Final = "dibs.client.connection.coalescing"
+_NODES: Final = "dibs.flow.running.node_calls"
 
 BUGS: Final = (
     PlantedBug(
@@ -143,6 +149,158 @@ BUGS: Final = (
         "dibs.maintenance.flow_repair",
         "if slot.current is None]",
         "if slot.current is not None]",
+    ),
+    PlantedBug(
+        "an enqueue of a node that repeats counts as open",
+        _NODES,
+        "if answer.repeated]",
+        "if answer.repeated and not number]",
+        mended="aba971c1",
+    ),
+    PlantedBug(
+        "two evaluations of a process share the state of a flow",
+        "dibs.flow.running.live_flow",
+        "        return self._flows.pop(id, None)\n",
+        "        return self._flows.get(id)\n",
+        mended="61b5391e",
+    ),
+    PlantedBug(
+        "the failures of a dead process wake no flow",
+        _CRASH,
+        "            if failed:\n",
+        "            if failed and not queue:\n",
+        mended="6130faf5",
+    ),
+    PlantedBug(
+        "nobody enqueues a missing evaluation",
+        "dibs.worker.supervisor.maintenance",
+        "[*loops, self._keep_evaluating_flows()] if FLOWS in self._queues else loops",
+        "loops",
+        mended="1ca09e46",
+    ),
+    PlantedBug(
+        "a worker that starts does not wait for the storage",
+        _LEASES,
+        'self.current = await wait_until_available(self._keeper.grant, "no lease")',
+        "self.current = await self._keeper.grant()",
+        mended="ead6095c",
+    ),
+    PlantedBug(
+        "a handler that swallows its cancellation outlives its lease",
+        _EXECUTOR,
+        "            task.get_coro().close()\n",
+        "            pass\n",
+        mended="237b51a1",
+    ),
+    PlantedBug(
+        "an error whose job may be claimed counts as no claim",
+        "dibs.worker.dispatch.round_trip",
+        "    unknown = claims and ",
+        "    unknown = claims and shared and ",
+        mended="e05a01b4",
+    ),
+    PlantedBug(
+        "the runs of a dead process are released",
+        _CRASH,
+        "    elif crash is not None and crash.started[run.index]:\n",
+        "    elif crash is not None and not crash.started:\n",
+    ),
+    PlantedBug(
+        "no worker starts after a lost lease",
+        _SUPERVISOR,
+        "        await self._leases.restart()\n        self._start_workers()\n",
+        "        await self._leases.restart()\n",
+    ),
+    PlantedBug(
+        "a request to cancel a run is not passed on",
+        _SUPERVISOR,
+        "            worker.send(messages.CancelRuns(tuple(runs)))\n",
+        "            pass\n",
+    ),
+    PlantedBug(
+        "a new lease is not sent to the workers",
+        _LEASES,
+        "            if worker.ready:\n                worker.send(",
+        "            if not worker.ready:\n                worker.send(",
+    ),
+    PlantedBug(
+        "a run that failed keeps its capacity",
+        _WORKER,
+        "        self._capacity.give_back(queue.size)\n",
+        "        if not isinstance(action, Cancelled):\n            self._capacity.give_back(queue.size)\n",
+    ),
+    PlantedBug(
+        "a claim that failed counts as expected",
+        _WORKER,
+        "self._in_flight.expected_jobs -= trip.limit",
+        "self._in_flight.expected_jobs -= trip.limit if reply.error is None else 0",
+    ),
+    PlantedBug(
+        "no step follows the pause after an error",
+        _WORKER,
+        "        self._loop.call_later(seconds, self._requests.wake_queue, queue)\n",
+        "",
+    ),
+    PlantedBug(
+        "a run has no timer for its timeout",
+        _EXECUTOR,
+        "        if invocation.deadline is not None and invocation.deadline < self._timer_at:\n"
+        "            self._set_timer(invocation.deadline)\n\n    def interrupt",
+        "\n    def interrupt",
+    ),
+    PlantedBug(
+        "a process that misses a deadline is not killed",
+        "dibs.worker.supervisor.held_runs",
+        "                held_run.overran = found = True\n",
+        "                held_run.overran = True\n",
+    ),
+    PlantedBug(
+        "a wait takes the outcome of another enqueue of the id",
+        "dibs.client.connection.outcome_wait",
+        "if outcome is None or self._revision not in (outcome.first, outcome.revision):",
+        "if outcome is None:",
+    ),
+    PlantedBug(
+        "a wake-up carries the outcome of another id",
+        "dibs.client.connection.shared_waits",
+        "wakeup.outcomes.get(waiter.id)",
+        "next(iter(wakeup.outcomes.values()), None)",
+    ),
+    PlantedBug(
+        "a batch that may be written counts as not written",
+        _COALESCING,
+        "fail_calls(batch, self._timeout.cancelled_error(error, read_only=self._read_only))",
+        "fail_calls(batch, self._timeout.cancelled_error(error, read_only=True))",
+    ),
+    PlantedBug(
+        "the timer of deadlines ends with its first call",
+        _COALESCING,
+        "        self._timer = None if nearest == math.inf else",
+        "        if nearest == math.inf:\n            return\n        _ =",
+    ),
+    PlantedBug(
+        "a failed node skips no dependents",
+        "dibs.flow.running.decide",
+        "                ends += [(one, SKIPPED) for one in self._dependents[number]]\n",
+        "",
+    ),
+    PlantedBug(
+        "a flow that waits has no timer",
+        "dibs.flow.running.evaluation",
+        "        raise Snooze(delay=_timer(flow, storage, changed=changed))\n",
+        "",
+    ),
+    PlantedBug(
+        "no run of a large request wakes its flow",
+        "dibs.worker.dispatch.flow_wakeups",
+        "        if last.job.id in woken:\n",
+        "        if last.job.id in woken or len(runs) > 2:\n",
+    ),
+    PlantedBug(
+        "the index of an ended run is not free again",
+        "dibs.worker.dispatch.in_flight",
+        "            self._free_indexes.append(invocation.index)\n",
+        "",
     ),
 )
 

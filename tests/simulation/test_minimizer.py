@@ -7,8 +7,7 @@ from dibs_conformance.simulation.minimizer import minimize
 from dibs_conformance.simulation.simulation import Options, Result
 
 OPTIONS = Options(seed=7, hours=0.5, workers=4, producers=2)
-MACHINES = OPTIONS.workers + OPTIONS.producers
-FAULTS = draw_faults(OPTIONS.seed, OPTIONS.hours * 3600, MACHINES)[1]
+FAULTS = draw_faults(OPTIONS.seed, OPTIONS.hours * 3600, OPTIONS.machines)[1]
 
 
 def is_present(options: Options, index: int) -> bool:

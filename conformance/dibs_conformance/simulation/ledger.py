@@ -29,7 +29,22 @@ PER_KEY: Final = {"keyed": 1}
 #: The queue with a rate: starts, and ms of their period; its burst is 1.
 RATED: Final = ("rated", 5, 1000)
 #: The queue of the periodic task, and its period in ms.
-TICKS: Final = ("ticks", 60_000)
+TICKS: Final = ("ticks", 20_000)
+#: The queue whose jobs receivers claim, and the seconds by which an expired lease may be later there: only
+#: receivers reap it, and they pause.
+RECEIVED: Final = "received"
+RECEIVERS_PAUSE: Final = 10.0
+#: The seconds after which runs are cancelled, by queue, and the longest time until a cancelled run has ended:
+#: ten seconds for its handler, and the messages.
+TIMEOUTS: Final = {"plain": 40, "timed": 3, "keyed": 20}
+CANCELLED_WITHIN: Final = 15.0
+#: Parts of the payloads of runs that do not end when they are cancelled.
+UNSTOPPABLE: Final = (b"stubborn", b"block")
+#: Seconds between the renewals with which a worker learns of requests to cancel, at most.
+RENEWED_WITHIN: Final = 15.0
+#: Seconds within which a flow enqueues a node after its parents: longer than a lease, and shorter than the
+#: timer of an evaluation.
+ADVANCED_WITHIN: Final = 45.0
 #: Seconds after its expiry in which a lease gives its jobs back while a worker lives, and those for messages.
 BACK_WITHIN: Final = 2.0
 MESSAGES: Final = 0.5
@@ -57,6 +72,9 @@ class Run:
     began: bool = False
     #: The value that the handler returned; None if it has not returned.
     returned: str | None = None
+    #: The times of the world, in ns, at which the handler began, and at which its cancellation was requested.
+    began_at: int = 0
+    cancelled_at: int = 0
     #: The settle action that ended the run.
     ended_as: str = ""
 
@@ -95,8 +113,10 @@ class Ledger:
         self._active: dict[tuple[str, str], Run] = {}
         self._numbers: defaultdict[tuple[str, str | None], int] = defaultdict(int)
         self._leases: dict[str, int] = {}
-        #: The numbers of jobs that completed, and the parents of the nodes of flows, by number.
-        self.completed: set[int] = set()
+        #: The numbers of calls that raised an error which says that nothing was written.
+        self.unwritten: set[int] = set()
+        #: The times at which jobs completed, in ns, and the parents of the nodes of flows, by number.
+        self.completed: dict[int, int] = {}
         self.parents: dict[int, tuple[int, ...]] = {}
         #: The ids of jobs that were claimed before.
         self._seen: set[str] = set()
@@ -135,10 +155,33 @@ class Ledger:
             if one.status in ("queued", "updated", "blocked") and not one.repeated:
                 if queue != TICKS[0]:  # the next tick waits for ever
                     self.owed[queue, request.job.id].add(one.revision)
-                self.accepted[queue, request.job.id, one.revision] = number_of(request.job.data.payload)
+                number = number_of(request.job.data.payload)
+                self.accepted[queue, request.job.id, one.revision] = number
                 self.counts["enqueued"] += 1
+                if number is not None:
+                    self._check_written(number)
+                    self._check_progress(queue, request.job.id, number)
         while len(self.accepted) > REMEMBERED:
             del self.accepted[next(iter(self.accepted))]
+
+    def not_written(self, number: int) -> None:
+        """Note that a call raised an error which says that its job was not written."""
+        self.unwritten.add(number)
+        if number in self.accepted.values():
+            self._check_written(number)
+
+    def _check_written(self, number: int) -> None:
+        if number in self.unwritten:
+            self._fail(
+                "4.7 an error says what happened", f"the call {number} said unwritten, and its job is stored"
+            )
+
+    def _check_progress(self, queue: str, id: str, number: int) -> None:
+        """Check that a calm flow enqueues a node soon after its last parent has completed."""
+        ended_at = max((self.completed.get(one, 0) for one in self.parents.get(number, ())), default=0)
+        seconds = (self._world.now - ended_at) / SECOND
+        if ended_at and seconds > ADVANCED_WITHIN and self.is_calm(SETTLED_AFTER + seconds):
+            self._fail("a flow goes on", f"the node {queue}/{id} came {seconds:.1f} s after its last parent")
 
     def _on_claim(self, client: str, queue: str, lease: str, limit: int, *, result: ClaimResult) -> None:
         if result.jobs:
@@ -220,6 +263,7 @@ class Ledger:
             active = self._active.get((queue, id))
             if status == "requested" and active is not None:
                 active.cancel_requested = True
+                active.cancelled_at = active.cancelled_at or self._world.now
             if status in ("cancelled", "requested"):
                 last = active.job.revision if active is not None else 0
                 self._pay(queue, id, last + 1)
@@ -339,7 +383,7 @@ class Ledger:
         if number in self.parents and number in self.completed:
             self._fail("4.3 a run ends once", f"the node {number} of a flow completed twice: {run}")
         if number is not None:
-            self.completed.add(number)
+            self.completed[number] = self._world.now
         if run.queue == TICKS[0]:
             self._check_tick(run)
 
@@ -371,7 +415,7 @@ class Ledger:
             return  # the run was given back, and its holder does not know yet
         if run.began:
             self._fail("4.2 one run at a time", f"the handler of {run} began twice")
-        run.began, run.process = True, process
+        run.began, run.process, run.began_at = True, process, self._world.now
         for parent in self.parents.get(number_of(run.job.data.payload) or -1, ()):
             if parent not in self.completed:
                 self._fail(
@@ -389,14 +433,40 @@ class Ledger:
         if not run.active:
             self._forget(run)
 
+    def covers(self, queue: str, id: str, fence: int, revision: int) -> bool:
+        """Return whether the run with a fence was one of the enqueue `revision`, or is forgotten."""
+        run = self.runs.get((queue, id, fence)) or self._recent.get((queue, id, fence))
+        return run is None or run.job.first <= revision <= run.job.revision
+
     # -- audits --------------------------------------------------------------------------------------
 
     def overdue_leases(self, now: int) -> list[Run]:
         """Return the active runs whose lease expired too long ago, at the time `now` of the storage."""
         limit = now - int((BACK_WITHIN + MESSAGES) * 1000)
         return [
-            run for run in self._active.values() if run.lease and self._leases.get(run.lease, now) < limit
+            run
+            for run in self._active.values()
+            if run.lease and self._leases.get(run.lease, now) + 1000 * _pause_of(run.queue) < limit
         ]
+
+    def late_runs(self) -> list[Run]:
+        """Return the handlers that run too long after their timeout or the request to cancel them."""
+        return [run for run in self._active.values() if run.process is not None and self._is_late(run)]
+
+    def _is_late(self, run: Run) -> bool:
+        process, timeout = run.process, TIMEOUTS.get(run.queue)
+        if process is None or process.dead or any(one in run.job.data.payload for one in UNSTOPPABLE):
+            return False
+        now, limit = self._world.now, int(CANCELLED_WITHIN * SECOND)
+        if now - process.frozen_until < limit:
+            return False
+        if timeout is not None and now - run.began_at > timeout * SECOND + limit:
+            return True
+        return bool(run.cancelled_at) and now - run.cancelled_at > RENEWED_WITHIN * SECOND + limit
+
+
+def _pause_of(queue: str) -> float:
+    return RECEIVERS_PAUSE if queue == RECEIVED else 0.0
 
 
 def number_of(payload: bytes) -> int | None:

@@ -36,11 +36,10 @@ def _smaller(result: Result) -> Iterator[tuple[Options, str]]:
     """Yield options that are smaller than those of a result, the largest steps first."""
     options = result.options
     seconds = options.hours * 3600
-    machines = options.workers + options.producers
     # More than a second, because hours are rounded: the same step would be tried for ever.
     if result.simulated + 2 < seconds:
         yield replace(options, hours=(result.simulated + 1) / 3600), f"{result.simulated:.0f} s"
-    _, faults = draw_faults(options.seed, seconds, machines)
+    _, faults = draw_faults(options.seed, seconds, options.machines)
     present = [
         index
         for index, fault in enumerate(faults)

@@ -15,11 +15,11 @@ from msgspec import Struct
 from dibs import Dibs
 from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs_conformance.simulation.faults import Fault, Storm, draw_faults
-from dibs_conformance.simulation.ledger import TICKS, Ledger
+from dibs_conformance.simulation.ledger import RECEIVED, TICKS, Ledger
 from dibs_conformance.simulation.nodes import Machine, WorkerMachine, WorkerSettings
 from dibs_conformance.simulation.server import StorageServer
 from dibs_conformance.simulation.standard_library import from_seed
-from dibs_conformance.simulation.workload import ProducerMachine, make_app
+from dibs_conformance.simulation.workload import ProducerMachine, ReceiverMachine, make_app
 from dibs_conformance.simulation.world import SECOND, BrokenPromise, Process, World, clock_text
 
 #: Seconds of calm at the end within which every job and every wait must have ended.
@@ -33,7 +33,9 @@ MOST_TASKS: Final = 1500
 MOST_WAITS: Final = 200
 #: Seconds until a machine that was killed, or has crashed, starts again: the range in a storm.
 REBOOT: Final = (1.0, 40.0)
-QUEUES: Final = ("plain", "timed", "keyed", "rated", TICKS[0], FLOWS, EVALUATIONS)
+QUEUES: Final = ("plain", "timed", "keyed", "rated", TICKS[0], RECEIVED, FLOWS, EVALUATIONS)
+#: Machines with a program that receives.
+RECEIVERS: Final = 2
 
 
 class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,6 +51,11 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     without: frozenset[int] = frozenset()
     #: The kinds of faults that are left out.
     without_kinds: frozenset[str] = frozenset()
+
+    @property
+    def machines(self) -> int:
+        """The number of machines that faults choose from."""
+        return self.workers + self.producers + RECEIVERS
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -86,7 +93,14 @@ class Simulation:
             )
             for number in range(options.producers)
         ]  # fmt: skip
-        self.machines: Sequence[Machine] = [*self.workers, *self.producers]
+        self.receivers = [
+            ReceiverMachine(
+                self.world, self.server, f"receiver{number}", self._make_app, self.ledger,
+                f"receiver {number} of {options.seed}",
+            )
+            for number in range(RECEIVERS)
+        ]  # fmt: skip
+        self.machines: Sequence[Machine] = [*self.workers, *self.producers, *self.receivers]
         self.injected: Counter[str] = Counter()
         #: The latest faults and deploys, as lines.
         self.latest: list[str] = []
@@ -104,7 +118,7 @@ class Simulation:
         return WorkerMachine(self.world, self.server, f"worker{number}", self._make_app, settings)
 
     def _is_local(self, process: Process) -> bool:
-        return "/" not in process.name
+        return process.name.startswith("worker") and "/" not in process.name
 
     # -- the course ----------------------------------------------------------------------------------
 
@@ -250,6 +264,8 @@ class Simulation:
             self.world.fail("nothing grows without bound", f"{self.server.pending} calls wait at the storage")
         if self.ledger.is_calm() and not self.workers[0].finished:
             self._check_leases()
+            if late := self.ledger.late_runs():
+                self.world.fail("a run ends after its timeout", f"{late[0]} still runs")
             self._check_processes()
 
     def _check_processes(self) -> None:
@@ -278,10 +294,12 @@ class Simulation:
             self.world.run(self.world.now + 20 * SECOND)
         if left := self._what_is_left():
             self.world.fail("4.3 an accepted job ends", f"after {DRAIN_WITHIN:g} s of calm: {left}")
+        for receiver in self.receivers:
+            receiver.finished = True
         for worker in self.workers:
             worker.finished = True
             worker.stop()
-        while self.world.violation is None and any(worker.alive for worker in self.workers):
+        while self.world.violation is None and any(one.alive for one in (*self.workers, *self.receivers)):
             self.world.run(self.world.now + SECOND)
 
     def _what_is_left(self) -> str:

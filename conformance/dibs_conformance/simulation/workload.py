@@ -9,15 +9,27 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from random import Random
 from typing import Any, Final, cast
 
 from dibs import CurrentJob, Dibs, Reject, Snooze, Update, current_job
-from dibs.errors import DibsError, JobEnded, OutcomeUnknown, PermanentError, StorageError, WaitTimeout
+from dibs.client.claim import Claim
+from dibs.errors import (
+    DibsError,
+    JobCancelled,
+    JobEnded,
+    LeaseLost,
+    OutcomeUnknown,
+    PermanentError,
+    StorageError,
+    WaitTimeout,
+)
 from dibs.model.retry import Exponential
-from dibs_conformance.simulation.ledger import MOST_ACTIVE, PER_KEY, RATED, TICKS, Ledger
+from dibs.model.schedule import TICK_ID
+from dibs.model.wakeup import EVALUATIONS
+from dibs_conformance.simulation.ledger import MOST_ACTIVE, PER_KEY, RATED, RECEIVED, TICKS, TIMEOUTS, Ledger
 from dibs_conformance.simulation.nodes import Machine
 from dibs_conformance.simulation.server import StorageServer
 from dibs_conformance.simulation.world import Process, ProcessLoop, World
@@ -99,10 +111,10 @@ def make_app(ledger: Ledger, process: Process) -> Dibs:
     """Return the application of a process, with its tasks and the account of their handlers."""
     app = Dibs("memory:", flows=True, call_timeout=CALL_TIMEOUT)
     backoff = Exponential(0.5, 8)
-    app.task(queue="plain", backoff=backoff, max_retries=5, timeout=40)(work)
-    app.task(queue="timed", backoff=backoff, max_retries=3, timeout=3, max_timeouts=2)(work)
+    app.task(queue="plain", backoff=backoff, max_retries=5, timeout=TIMEOUTS["plain"])(work)
+    app.task(queue="timed", backoff=backoff, max_retries=3, timeout=TIMEOUTS["timed"], max_timeouts=2)(work)
     limits: Any = {"max_active": MOST_ACTIVE["keyed"], "per_key": PER_KEY["keyed"]}
-    app.task(queue="keyed", backoff=backoff, max_retries=3, timeout=20, **limits)(work)
+    app.task(queue="keyed", backoff=backoff, max_retries=3, timeout=TIMEOUTS["keyed"], **limits)(work)
     app.task(queue="rated", backoff=backoff, max_retries=3, rate=f"{RATED[1]}/s")(work)
     app.task(queue=TICKS[0], every=TICKS[1] / 1000, max_retries=2, backoff=backoff)(tick)
 
@@ -141,6 +153,8 @@ class ProducerMachine(Machine):
         super().__init__(world, server, name, make_app)
         self._ledger, self._pause = ledger, pause
         self._random = Random(seed)
+        #: The latest flows that were enqueued here.
+        self._flow_ids: list[str] = []
         #: The actions that have not ended.
         self._actions: set[asyncio.Task[None]] = set()
 
@@ -153,6 +167,9 @@ class ProducerMachine(Machine):
             self._burst,
             self._cancel,
             self._flow,
+            self._flow,
+            self._send_to_receiver,
+            self._operate,
         )
         async with app:
             while not self.finished:
@@ -214,7 +231,11 @@ class ProducerMachine(Machine):
     async def _add(self, app: Dibs) -> Any:
         queue = self._random.choice(("plain", "plain", "timed", "keyed", "rated"))
         call = self._draw_call()
-        ticket = await app.get_task(queue).options(**self._draw_settings(queue)).enqueue(*call)
+        try:
+            ticket = await app.get_task(queue).options(**self._draw_settings(queue)).enqueue(*call)
+        except StorageError:
+            self._ledger.not_written(call[0])
+            raise
         if ticket.verdict in ("queued", "updated", "blocked") and not ticket.repeated:
             self._check_ticket(ticket, call[0])
         return ticket
@@ -242,6 +263,30 @@ class ProducerMachine(Machine):
         result = await ticket.result(wait)
         if isinstance(result, str) and result.split()[0] != ticket.id:
             self.world.fail("1 when an enqueue is done", f"{ticket} got the result {result!r} of another id")
+        elif isinstance(result, str) and ticket.verdict in ("queued", "updated", "blocked"):
+            fence = int(result.split()[1])
+            if not self._ledger.covers(ticket.queue, ticket.id, fence, ticket.revision):
+                self.world.fail("1 when an enqueue is done", f"{ticket} got {result!r} of another enqueue")
+
+    async def _send_to_receiver(self, app: Dibs, _wait: float) -> None:
+        """Enqueue a job for a program without a worker; some ask for a shorter or a longer lease."""
+        number, lease = next(ProducerMachine._numbers), self._random.choice((None, None, 3, 12))
+        settings: dict[str, Any] = {} if lease is None else {"lease": lease}
+        await app.queue(RECEIVED).enqueue({"args": [number]}, **settings)
+
+    async def _operate(self, app: Dibs, _wait: float) -> None:
+        """Do what an operator does to flows and ticks: cancel them, cancel their evaluation, retry them."""
+        if not self._flow_ids:
+            return
+        flow, what = self._random.choice(self._flow_ids), self._random.randrange(4)
+        if what == 0:
+            await app.get_flow(flow).cancel()
+        elif what == 1:
+            await app.get_flow(flow).retry_failed()
+        elif what == 2:
+            await app.queue(TICKS[0]).cancel(TICK_ID)
+        else:
+            await app.queue(EVALUATIONS).cancel(flow)
 
     async def _cancel(self, app: Dibs, _wait: float) -> None:
         queue = app.queue(self._random.choice(("plain", "timed", "keyed", "rated")))
@@ -260,5 +305,50 @@ class ProducerMachine(Machine):
             self._ledger.parents[number] = tuple(numbers[place] for place in chosen)
             numbers.append(number)
         ticket = await flow.enqueue()
+        self._flow_ids.append(ticket.id)
+        del self._flow_ids[:-20]
         if wait:
             await ticket.result(wait)
+
+
+class ReceiverMachine(Machine):
+    """A program without a worker: it claims the jobs of one queue by receivers, in short sessions."""
+
+    def __init__(
+        self,
+        world: World,
+        server: StorageServer,
+        name: str,
+        make_app: Callable[[Process], Dibs],
+        ledger: Ledger,
+        seed: str,
+    ) -> None:
+        super().__init__(world, server, name, make_app)
+        self._ledger, self._random = ledger, Random(seed)
+
+    async def main(self, process: Process, app: Dibs) -> None:
+        async with app:
+            while not self.finished:
+                with suppress(StorageError, OutcomeUnknown):
+                    await self._receive(process, app)
+                await asyncio.sleep(self._random.uniform(0.1, 1))
+
+    async def _receive(self, process: Process, app: Dibs) -> None:
+        draw = self._random
+        wait, handlers = draw.choice((0, 1, 20)), set[asyncio.Task[None]]()
+        async with app.queue(RECEIVED).receive(max_jobs=4, lease=6, wait=wait) as claims:
+            try:
+                async for claim in claims:
+                    work = self._handle(process, claim, draw.choice((0.01, 1, 10)))
+                    handlers.add(asyncio.get_running_loop().create_task(work))
+            finally:
+                if handlers:
+                    await asyncio.wait(handlers)
+
+    async def _handle(self, process: Process, claim: Claim, seconds: float) -> None:
+        key, text = (claim.queue, claim.id, claim.fence), f"{claim.id} {claim.fence}"
+        self._ledger.handler_began(process, key)
+        await asyncio.sleep(seconds)
+        self._ledger.handler_ended(process, key, text)
+        with suppress(StorageError, OutcomeUnknown, LeaseLost, JobCancelled):
+            await claim.complete(text)
