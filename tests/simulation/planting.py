@@ -89,7 +89,6 @@ BUGS: Final = (
         "dibs.worker.execution.executor",
         "        if not self._killable:\n",
         "        if True:\n",
-        seed=2,
     ),
     PlantedBug(
         "a dead worker process is not replaced",
@@ -154,7 +153,7 @@ BUGS: Final = (
         "an enqueue of a node that repeats counts as open",
         _NODES,
         "if answer.repeated]",
-        "if answer.repeated and not number]",
+        "if None]",
         mended="aba971c1",
     ),
     PlantedBug(
@@ -283,6 +282,7 @@ BUGS: Final = (
         "dibs.flow.running.decide",
         "                ends += [(one, SKIPPED) for one in self._dependents[number]]\n",
         "",
+        seed=31,
     ),
     PlantedBug(
         "a flow that waits has no timer",

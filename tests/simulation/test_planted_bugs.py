@@ -18,7 +18,7 @@ from tests.simulation.planting import BUGS, PlantedBug
 
 pytestmark = pytest.mark.long
 
-OPTIONS: Final = Options(seed=1, hours=0.14, workers=3, producers=2, pause=5.0)
+OPTIONS: Final = Options(seed=1, hours=0.1, workers=3, producers=2, pause=5.0)
 FOUND: Final = [bug for bug in BUGS if bug.seed is not None]
 
 

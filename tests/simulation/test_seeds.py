@@ -14,7 +14,7 @@ from dibs_conformance.simulation.simulation import Options, Result
 
 pytestmark = pytest.mark.long
 
-SHORT = Options(seed=1, hours=0.1, workers=4, producers=2, pause=8.0)
+SHORT = Options(seed=1, hours=0.06, workers=4, producers=2, pause=8.0)
 
 
 @pytest.mark.parametrize("seed", range(1, 6))

@@ -15,7 +15,7 @@ from msgspec import Struct
 from dibs import Dibs
 from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs_conformance.simulation.faults import Fault, Storm, draw_faults
-from dibs_conformance.simulation.ledger import RECEIVED, TICKS, Ledger
+from dibs_conformance.simulation.ledger import RECEIVED, SETTLED_AFTER, TICKS, Ledger
 from dibs_conformance.simulation.nodes import Machine, WorkerMachine, WorkerSettings
 from dibs_conformance.simulation.server import StorageServer
 from dibs_conformance.simulation.standard_library import from_seed
@@ -24,6 +24,8 @@ from dibs_conformance.simulation.world import SECOND, BrokenPromise, Process, Wo
 
 #: Seconds of calm at the end within which every job and every wait must have ended.
 DRAIN_WITHIN: Final = 900.0
+#: Seconds of calm before the end in which producers go on: what must hold in a calm system is checked then.
+LAST_CALM: Final = SETTLED_AFTER + 60.0
 #: Seconds between two audits.
 AUDIT_EVERY: Final = 5.0
 #: Seconds in which a worker replaces a process that has died, in a calm system.
@@ -287,6 +289,7 @@ class Simulation:
     def _finish(self) -> None:
         """Stop all faults, wait until each job and wait has ended, and check that the workers stop."""
         self._end_storm()
+        self.world.run(self.world.now + int(LAST_CALM * SECOND))
         for producer in self.producers:
             producer.finished = True
         end = self.world.now + int(DRAIN_WITHIN * SECOND)
