@@ -26,12 +26,12 @@ for (const name of harness.QUEUES)
 for (const queue of queues.values()) await queue.ready();
 const queue = queues.get(harness.QUEUES[0]);
 const run = async (job) => harness.count(job.data.x);
-const save = (x, name) => queues.get(name).createJob({ x, y: 22 }).save();
+const save = (x, name) => queues.get(name).createJob({ x, y: harness.Y }).save();
 if (harness.STEP === "enqueue") {
   await harness.timeEnqueue(async () => {
     for (const [name, numbers] of harness.chunks(500)) {
       const target = queues.get(name);
-      const errors = await target.saveAll(numbers.map((n) => target.createJob({ x: n, y: 22 })));
+      const errors = await target.saveAll(numbers.map((n) => target.createJob({ x: n, y: harness.Y })));
       if (errors.size) throw [...errors.values()][0];
     }
   });
@@ -41,7 +41,7 @@ else if (harness.STEP === "result")
   await harness.timeResults(
     (n) =>
       new Promise((resolve, reject) => {
-        const job = queue.createJob({ x: n, y: 22 });
+        const job = queue.createJob({ x: n, y: harness.Y });
         job.on("succeeded", resolve);
         job.save().catch(reject);
       })

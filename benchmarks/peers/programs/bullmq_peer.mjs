@@ -12,11 +12,11 @@ if (!harness.isWorker)
     await queues.get(name).waitUntilReady();
   }
 const queue = queues.get(harness.QUEUES[0]);
-const add = (x, name) => queues.get(name).add("job", { x, y: 22 }, opts);
+const add = (x, name) => queues.get(name).add("job", { x, y: harness.Y }, opts);
 if (harness.STEP === "enqueue")
   await harness.timeEnqueue(async () => {
     for (const [name, numbers] of harness.chunks(500))
-      await queues.get(name).addBulk(numbers.map((n) => ({ name: "job", data: { x: n, y: 22 }, opts })));
+      await queues.get(name).addBulk(numbers.map((n) => ({ name: "job", data: { x: n, y: harness.Y }, opts })));
   });
 else if (harness.STEP === "single") await harness.timeSingle((n) => add(n, harness.QUEUES[0]));
 else if (harness.STEP === "send") await harness.sendAll(add);
@@ -24,7 +24,7 @@ else if (harness.STEP === "result") {
   const events = new QueueEvents(harness.QUEUES[0], { connection });
   await events.waitUntilReady();
   await harness.timeResults(async (n) => {
-    const job = await queue.add("job", { x: n, y: 22 }, {});
+    const job = await queue.add("job", { x: n, y: harness.Y }, {});
     await job.waitUntilFinished(events);
   });
 } else

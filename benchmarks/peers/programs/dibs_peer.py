@@ -20,7 +20,7 @@ app = Dibs(harness.URL or "memory:")
 counter = harness.JobCounter()
 
 
-async def run(x: int, y: int) -> None:
+async def run(x: int, y: type(harness.Y)) -> None:
     del y
     counter.count(x)
 
@@ -54,7 +54,7 @@ async def enqueue_all():
     """Enqueue the jobs of each queue in one call, which dibs sends in batches."""
     for queue, numbers in harness.chunks_by_queue(harness.COUNT):
         job = jobs[queue]
-        await job.enqueue_many(job.bind(n, 22) for n in numbers)
+        await job.enqueue_many(job.bind(n, harness.Y) for n in numbers)
 
 
 async def enqueue():
@@ -66,23 +66,23 @@ async def enqueue():
 
 async def single():
     async with app:
-        await harness.time_single_async(lambda n: first_job.enqueue(n, 22))
+        await harness.time_single_async(lambda n: first_job.enqueue(n, harness.Y))
 
 
 def blocking():
     with app.sync:
-        harness.time_single(lambda n: first_job.sync.enqueue(n, 22))
+        harness.time_single(lambda n: first_job.sync.enqueue(n, harness.Y))
 
 
 async def send():
     async with app:
         async for sent, queue in harness.send_times_async():
-            await jobs[queue].enqueue(sent, 22)
+            await jobs[queue].enqueue(sent, harness.Y)
 
 
 async def result():
     async with app:
-        await harness.time_results_async(lambda n: first_job.enqueue_and_wait(n, 22))
+        await harness.time_results_async(lambda n: first_job.enqueue_and_wait(n, harness.Y))
 
 
 async def work():

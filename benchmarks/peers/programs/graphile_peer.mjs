@@ -25,7 +25,7 @@ if (harness.isWorker) {
   await runner.promise;
 } else {
   const client = await makeWorkerUtils({ connectionString, logger });
-  const add = (x) => client.addJob("job", { x, y: 22 });
+  const add = (x) => client.addJob("job", { x, y: harness.Y });
   if (harness.STEP === "prepare") {
     await client.migrate();
     harness.finish({});
@@ -34,6 +34,6 @@ if (harness.isWorker) {
   else
     await harness.timeEnqueue(async () => {
       for (const [, numbers] of harness.chunks(500))
-        await client.addJobs(numbers.map((n) => ({ identifier: "job", payload: { x: n, y: 22 } })));
+        await client.addJobs(numbers.map((n) => ({ identifier: "job", payload: { x: n, y: harness.Y } })));
     });
 }

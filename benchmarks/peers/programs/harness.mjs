@@ -1,11 +1,18 @@
 // The common part of the Node programs; the steps and results are the same as in harness.py.
+import { createHash } from "node:crypto";
 import { openSync, writeSync, closeSync } from "node:fs";
-const { PEER_STEP, PEER_COUNT, PEER_URL, PEER_KEEP, PEER_QUEUES, PEER_REPORT } = process.env;
+const { PEER_STEP, PEER_COUNT, PEER_URL, PEER_KEEP, PEER_QUEUES, PEER_REPORT, PEER_PAYLOAD } = process.env;
 export const STEP = PEER_STEP;
 export const COUNT = Number(PEER_COUNT);
 // Named with an underscore because URL is a global class.
 export const URL_ = PEER_URL;
 export const KEEP = Number(PEER_KEEP ?? 0);
+// The second argument of a job. With PEER_PAYLOAD it is a text of so many bytes that compress badly.
+const payload = Number(PEER_PAYLOAD ?? 0);
+const hex = (n) => createHash("sha512").update(String(n)).digest("hex");
+export const Y = payload
+  ? Array.from({ length: Math.ceil(payload / 128) }, (_, n) => hex(n)).join("").slice(0, payload)
+  : 22;
 const numberOfQueues = Number(PEER_QUEUES ?? 1);
 export const QUEUES =
   numberOfQueues > 1 ? Array.from({ length: numberOfQueues }, (_, n) => `peers-${n}`) : ["peers"];

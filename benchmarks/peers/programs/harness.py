@@ -1,7 +1,8 @@
 """The common part of the Python programs: steps, queues, counting of jobs, and results as lines of JSON.
 
 Environment variables: the step in PEER_STEP, its number of jobs in PEER_COUNT, the number of queues in
-PEER_QUEUES, the URL of the server or the folder in PEER_URL, and the path of a FIFO in PEER_REPORT.
+PEER_QUEUES, the URL of the server or the folder in PEER_URL, the path of a FIFO in PEER_REPORT, and the bytes
+of a large argument in PEER_PAYLOAD.
 
     prepare   create tables
     enqueue   enqueue COUNT jobs in bulk; prints the seconds
@@ -17,6 +18,7 @@ PEER_QUEUES, the URL of the server or the folder in PEER_URL, and the path of a 
 import asyncio
 import json
 import os
+import random
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -25,6 +27,9 @@ STEP = os.environ.get("PEER_STEP", "")
 COUNT = int(os.environ.get("PEER_COUNT", "0"))
 URL = os.environ.get("PEER_URL", "")
 KEEP = int(os.environ.get("PEER_KEEP", "0"))
+#: The second argument of a job. With PEER_PAYLOAD it is a text of so many bytes that compress badly.
+PAYLOAD = int(os.environ.get("PEER_PAYLOAD", "0"))
+Y = random.Random(7).randbytes((PAYLOAD + 1) // 2).hex() if PAYLOAD else 22
 NUMBER_OF_QUEUES = int(os.environ.get("PEER_QUEUES", "1"))
 QUEUES = [f"peers-{n}" for n in range(NUMBER_OF_QUEUES)] if NUMBER_OF_QUEUES > 1 else ["peers"]
 #: Seconds between two jobs of `send`. The worker is idle again before each job.

@@ -30,22 +30,22 @@ def job(x, y):
 def enqueue_all():
     if not harness.URL:
         for n in range(harness.COUNT):
-            job(n, 22)
+            job(n, harness.Y)
         return
     with ThreadPoolExecutor(4) as threads:
         for part in harness.chunks(-(-harness.COUNT // 4)):
-            threads.submit(lambda part=part: [job(n, 22) for n in part])
+            threads.submit(lambda part=part: [job(n, harness.Y) for n in part])
 
 
 if harness.STEP == "enqueue":
     harness.time_enqueue(enqueue_all)
 elif harness.STEP == "single":
-    harness.time_single(lambda n: job(n, 22))
+    harness.time_single(lambda n: job(n, harness.Y))
 elif harness.STEP == "send":
     for sent, _ in harness.send_times():
-        job(sent, 22)
+        job(sent, harness.Y)
 elif harness.STEP == "result":
-    harness.time_results(lambda n: job(n, 22).get(blocking=True, backoff=1, max_delay=0.0005))
+    harness.time_results(lambda n: job(n, harness.Y).get(blocking=True, backoff=1, max_delay=0.0005))
 else:
     if not harness.URL:
         enqueue_all()

@@ -11,7 +11,7 @@ counter = harness.JobCounter()
 
 
 def put(n):
-    queue.put(json.dumps({"x": n, "y": 22}))
+    queue.put(json.dumps({"x": n, "y": harness.Y}))
 
 
 def enqueue_all():

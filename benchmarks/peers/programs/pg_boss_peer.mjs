@@ -11,7 +11,7 @@ const boss = new PgBoss({
 });
 boss.on("error", (error) => console.error(error));
 await boss.start();
-const add = (x, name) => boss.send(name, { x, y: 22 });
+const add = (x, name) => boss.send(name, { x, y: harness.Y });
 if (harness.STEP === "prepare") {
   for (const name of harness.QUEUES) await boss.createQueue(name, { notify: true });
   harness.finish({});
@@ -22,7 +22,7 @@ else if (harness.STEP === "enqueue")
     for (const [name, numbers] of harness.chunks(500))
       await boss.insert(
         name,
-        numbers.map((n) => ({ data: { x: n, y: 22 } }))
+        numbers.map((n) => ({ data: { x: n, y: harness.Y } }))
       );
   });
 else {

@@ -24,7 +24,7 @@ async def prepare():
 
 
 def payload(n):
-    return json.dumps({"x": n, "y": 22}).encode()
+    return json.dumps({"x": n, "y": harness.Y}).encode()
 
 
 async def enqueue_all():

@@ -18,7 +18,7 @@ async def job(x, y):
 async def enqueue_all():
     async with app.open_async():
         for numbers in harness.chunks(500):
-            await job.batch_defer_async(*({"x": n, "y": 22} for n in numbers))
+            await job.batch_defer_async(*({"x": n, "y": harness.Y} for n in numbers))
 
 
 async def main():
@@ -26,10 +26,10 @@ async def main():
         if harness.STEP == "prepare":
             await app.schema_manager.apply_schema_async()
         elif harness.STEP == "single":
-            await harness.time_single_async(lambda n: job.defer_async(x=n, y=22))
+            await harness.time_single_async(lambda n: job.defer_async(x=n, y=harness.Y))
         elif harness.STEP == "send":
             async for sent, _ in harness.send_times_async():
-                await job.defer_async(x=sent, y=22)
+                await job.defer_async(x=sent, y=harness.Y)
         else:
             await app.run_worker_async(
                 queues=["peers"],
