@@ -342,8 +342,7 @@ END $$;
 CREATE OR REPLACE FUNCTION admits_held_back(qu queues, now_ms bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT qu.has_held_back AND EXISTS (
         SELECT 1 FROM rooms(qu, now_ms, ARRAY(
-            SELECT x.key FROM unread(qu.q, 'f') u, LATERAL (
-                SELECT f.key FROM freed f WHERE f.q = qu.q AND f.writer >= u.low AND f.writer <= u.high OFFSET 0) x
+            SELECT key FROM freed WHERE q = qu.q
             UNION SELECT key FROM clocks WHERE q + 0 = qu.q AND waits AND opens <= now_ms)) r
         WHERE r.room > 0 AND EXISTS (SELECT 1 FROM live f WHERE f.q + 0 = qu.q AND f.state = 'k' AND coalesce(f.key, '') = r.key OFFSET 0))
 $$;
@@ -363,10 +362,7 @@ BEGIN
         FROM turns_ahead(qu, now_ms, exact) t;
     END IF;
     -- The next claim may find a clock that such a cost moves back.
-    IF exact AND (due OR qu.has_held_back) AND EXISTS (
-        SELECT 1 FROM unread(qu.q, 'c') u, LATERAL (
-            SELECT c.cost FROM costs c WHERE c.q = qu.q AND c.writer >= u.low AND c.writer <= u.high OFFSET 0) x
-        WHERE x.cost < 1000) THEN
+    IF exact AND (due OR qu.has_held_back) AND EXISTS (SELECT 1 FROM costs WHERE q = qu.q AND cost < 1000) THEN
         due := true;
         RETURN;
     END IF;

@@ -37,75 +37,14 @@ LANGUAGE sql IMMUTABLE AS $$
     FROM (SELECT ceil((cost - 1000)::numeric * rate_interval(r) / 1000) AS moved) m
 $$;
 
--- unread(queue, kind) -> ranges of ids of transactions: only these may have written rows that no claim has read. Each
--- transaction that was open at the last note_read() has a range of its own. Why OFFSET 0 in each reader: as a plain join,
--- Postgres reads all rows of the queue, and compares them with the ranges.
-CREATE OR REPLACE FUNCTION unread(wanted integer, what "char") RETURNS TABLE (low xid8, high xid8) LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    m reads;
-BEGIN
-    SELECT * INTO m FROM reads r WHERE r.q = wanted AND r.kind = what ORDER BY r.q DESC, r.kind DESC, r.n DESC LIMIT 1;
-    high := '18446744073709551615';
-    IF m.q IS NULL OR m.incarnation <> incarnation_now('numbers'::regclass) THEN
-        low := '0';
-        RETURN NEXT;
-        RETURN;
-    END IF;
-    RETURN QUERY SELECT DISTINCT x.id, x.id FROM (
-        SELECT pg_snapshot_xip(m.seen) AS id UNION ALL SELECT m.writer) x WHERE x.id < pg_snapshot_xmax(m.seen);
-    low := pg_snapshot_xmax(m.seen);
-    RETURN NEXT;
-END $$;
-
--- note_read(queue, kind, seen, rows): a claim has read and deleted all rows that are visible in the snapshot `seen`. It is
--- noted after 50 rows or 100 transactions, because a note costs as much as ten rows.
-CREATE OR REPLACE FUNCTION note_read(wanted integer, what "char", now_seen pg_snapshot, many bigint) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    m reads;
-BEGIN
-    SELECT * INTO m FROM reads r WHERE r.q = wanted AND r.kind = what ORDER BY r.q DESC, r.kind DESC, r.n DESC LIMIT 1;
-    IF many >= 50 OR m.q IS NULL OR m.incarnation <> incarnation_now('numbers'::regclass)
-       OR pg_snapshot_xmax(now_seen)::text::bigint - pg_snapshot_xmax(m.seen)::text::bigint >= 100 THEN
-        DELETE FROM reads r WHERE r.q = m.q AND r.kind = m.kind AND r.n = m.n;
-        INSERT INTO reads VALUES (
-            wanted, what, nextval('numbers'), now_seen, pg_current_xact_id(), incarnation_now('numbers'::regclass));
-    END IF;
-END $$;
-
--- read_freed(queue) -> the keys in `freed`, which it deletes. A settle that commits later leaves its key for the next claim.
-CREATE OR REPLACE FUNCTION read_freed(qu queues) RETURNS text[] LANGUAGE plpgsql AS $$
-DECLARE
-    now_seen pg_snapshot := pg_current_snapshot();
-    keys text[];
-    many bigint;
-BEGIN
-    WITH gone AS (
-        DELETE FROM freed WHERE ctid = ANY (ARRAY(
-            SELECT f.spot FROM unread(qu.q, 'f') u, LATERAL (
-                SELECT ctid AS spot FROM freed WHERE q = qu.q AND writer >= u.low AND writer <= u.high OFFSET 0) f))
-        RETURNING key)
-    SELECT array_agg(DISTINCT key), count(*) INTO keys, many FROM gone;
-    IF many > 0 THEN
-        PERFORM note_read(qu.q, 'f', now_seen, many);
-    END IF;
-    RETURN keys;
-END $$;
-
 -- charge_costs(queue): charge the costs that settlements have left, in order, each at its own time. Between two claims
 -- only costs move a clock, so the clocks are those of settlements that write them at once.
 CREATE OR REPLACE FUNCTION charge_costs(qu queues) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     k record;
-    now_seen pg_snapshot := pg_current_snapshot();
-    many bigint := 0;
 BEGIN
     FOR k IN
-        WITH gone AS (
-            DELETE FROM costs WHERE ctid = ANY (ARRAY(
-                SELECT c.spot FROM unread(qu.q, 'c') u, LATERAL (
-                    SELECT ctid AS spot FROM costs WHERE q = qu.q AND writer >= u.low AND writer <= u.high OFFSET 0) c))
-            RETURNING *)
+        WITH gone AS (DELETE FROM costs WHERE q = qu.q RETURNING *)
         SELECT r.key, r.rate, o.clock, array_agg(g.at ORDER BY g.at, g.n) AS times,
                array_agg(g.cost ORDER BY g.at, g.n) AS costs
         FROM gone g CROSS JOIN LATERAL (VALUES (''::text, qu.rate), (g.key, qu.key_rate)) r (key, rate)
@@ -113,7 +52,6 @@ BEGIN
         WHERE r.key IS NOT NULL AND (r.rate).starts IS NOT NULL
         GROUP BY r.key, r.rate, o.clock
     LOOP
-        many := many + cardinality(k.times);
         FOR i IN 1 .. cardinality(k.times) LOOP
             k.clock := cost_charged(k.clock, k.rate, k.costs[i], k.times[i]);
         END LOOP;
@@ -121,9 +59,6 @@ BEGIN
         SELECT qu.q, k.key, k.clock, opening(k.clock, k.rate) WHERE k.clock IS NOT NULL
         ON CONFLICT (q, key) DO UPDATE SET clock = excluded.clock, opens = excluded.opens;
     END LOOP;
-    IF many > 0 THEN
-        PERFORM note_read(qu.q, 'c', now_seen, many);
-    END IF;
 END $$;
 
 -- free_key(job): append the key of a job to `freed`, for a run that leaves its lease (it ends, returns, is handed off
@@ -205,12 +140,13 @@ BEGIN
     END IF;
 END $$;
 
--- reopen_freed(queue, now): reopen the keys in `freed`, and those whose clock allows a start since the last claim.
+-- reopen_freed(queue, now): reopen the keys in `freed`, and those whose clock allows a start since the last claim. A
+-- settle that commits after the DELETE leaves its key for the next claim.
 CREATE OR REPLACE FUNCTION reopen_freed(qu queues, now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys text[];
 BEGIN
-    keys := read_freed(qu);
+    WITH gone AS (DELETE FROM freed WHERE q = qu.q RETURNING key) SELECT array_agg(DISTINCT key) INTO keys FROM gone;
     IF qu.key_rate IS NOT NULL THEN
         keys := keys || ARRAY(SELECT key FROM clocks WHERE q + 0 = qu.q AND waits AND opens <= now_ms);
     END IF;

@@ -111,16 +111,11 @@ LANGUAGE plpgsql SET enable_hashjoin = on SET enable_sort = on AS $$
 DECLARE
     keys text[];
     freed_keys text[];
-    now_seen pg_snapshot;
-    many bigint;
 BEGIN
     PERFORM file_line(qu, 10000);
-    now_seen := pg_current_snapshot();
     WITH gone AS (
         DELETE FROM turn_changes WHERE ctid = ANY (ARRAY(
-            SELECT c.spot FROM unread(qu.q, 't') u, LATERAL (
-                SELECT ctid AS spot FROM turn_changes WHERE q = qu.q AND writer >= u.low AND writer <= u.high
-                ORDER BY q, writer, n LIMIT 20000) c LIMIT 20000))
+            SELECT c.ctid FROM turn_changes c WHERE c.q = qu.q ORDER BY c.n LIMIT 20000))
         RETURNING n, key, change
     ), sums AS (
         SELECT g.*, t.place, t.starts, coalesce(t.waiting, 0) + sum(g.change) OVER (PARTITION BY g.key ORDER BY g.n) AS waiting
@@ -140,11 +135,8 @@ BEGIN
             place = excluded.place, starts = excluded.starts, waiting = excluded.waiting
         RETURNING old.key
     )
-    SELECT array_agg(c.key), (SELECT count(*) FROM gone) INTO keys, many FROM changed c;
-    IF many BETWEEN 1 AND 19999 THEN
-        PERFORM note_read(qu.q, 't', now_seen, many);
-    END IF;
-    freed_keys := read_freed(qu);
+    SELECT array_agg(c.key) INTO keys FROM changed c;
+    WITH gone AS (DELETE FROM freed WHERE q = qu.q RETURNING key) SELECT array_agg(DISTINCT key) INTO freed_keys FROM gone;
     IF limits_keys(qu) THEN
         keys := keys || ARRAY(SELECT t.key FROM turns t WHERE t.q = qu.q AND t.key = ANY (freed_keys));
     END IF;
@@ -231,8 +223,7 @@ BEGIN
             SELECT t.top FROM turns t WHERE t.q = qu.q AND t.top IS NOT NULL AND t.top <= level
             ORDER BY t.q, t.top DESC LIMIT 1);
         IF level IS NULL THEN
-            EXIT WHEN NOT EXISTS (SELECT 1 FROM unread(qu.q, 't') u WHERE EXISTS (
-                SELECT 1 FROM turn_changes c WHERE c.q = qu.q AND c.writer >= u.low AND c.writer <= u.high OFFSET 0));
+            EXIT WHEN NOT EXISTS (SELECT 1 FROM turn_changes WHERE q = qu.q);
             PERFORM read_turns(qu, looked);
             level := 32767;
             CONTINUE;
@@ -366,19 +357,12 @@ DECLARE
 BEGIN
     IF exact THEN
         keys := ARRAY(
-            (SELECT x.key FROM unread(qu.q, 't') u, LATERAL (
-                SELECT c.key FROM turn_changes c
-                WHERE c.q = qu.q AND c.writer >= u.low AND c.writer <= u.high OFFSET 0) x LIMIT 1000)
-            UNION SELECT x.key FROM unread(qu.q, 'f') u, LATERAL (
-                SELECT f.key FROM freed f WHERE f.q = qu.q AND f.writer >= u.low AND f.writer <= u.high OFFSET 0) x
-            WHERE limits_keys(qu)
+            (SELECT c.key FROM turn_changes c WHERE c.q = qu.q ORDER BY c.n LIMIT 1000)
+            UNION SELECT f.key FROM freed f WHERE f.q = qu.q AND limits_keys(qu)
             UNION SELECT t.key FROM turns t WHERE t.q + 0 = qu.q AND t.wakes_at <= now_ms);
     END IF;
     due := EXISTS (SELECT 1 FROM turns t WHERE t.q = qu.q AND t.top IS NOT NULL AND t.key <> ALL (keys))
-        OR exact AND EXISTS (
-            SELECT 1 FROM unread(qu.q, 't') u, LATERAL (
-                SELECT 1 FROM turn_changes c
-                WHERE c.q = qu.q AND c.writer >= u.low AND c.writer <= u.high OFFSET 0) x OFFSET 1000);
+        OR exact AND EXISTS (SELECT 1 FROM turn_changes c WHERE c.q = qu.q OFFSET 1000);
     next_due := least(
         (SELECT t.wakes_at FROM turns t WHERE t.q + 0 = qu.q AND t.wakes_at > now_ms ORDER BY t.wakes_at LIMIT 1),
         (SELECT min((SELECT l.run_at FROM live l

@@ -379,12 +379,10 @@ CREATE INDEX clocks_opening ON clocks ((q + 0), waits, opens);
 -- Keys that the next claim looks at again. It has no unique index, so that no settle waits for another.
 CREATE TABLE freed (
     q integer NOT NULL,
-    key text COLLATE "C" NOT NULL,
-    -- The transaction that wrote the row, see unread().
-    writer xid8 NOT NULL DEFAULT pg_current_xact_id()
+    key text COLLATE "C" NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
-CREATE INDEX freed_queue ON freed (q, writer);
+CREATE INDEX freed_queue ON freed (q);
 
 -- The keys with waiting jobs of each queue with `fair`, and with the key '' its jobs without a key. Only claims and
 -- configure() write it, under their lock on the row of the queue. See functions/turns.sql.
@@ -414,12 +412,10 @@ CREATE TABLE turn_changes (
     -- The order of the changes. A key gets it as its place if it joins the others.
     n bigint NOT NULL,
     key text COLLATE "C" NOT NULL,
-    change bigint NOT NULL,
-    -- The transaction that wrote the row, see unread().
-    writer xid8 NOT NULL DEFAULT pg_current_xact_id()
+    change bigint NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
-CREATE INDEX turn_changes_order ON turn_changes (q, writer, n);
+CREATE INDEX turn_changes_order ON turn_changes (q, n);
 
 -- The costs of settled runs that charge_costs() has not charged yet. A settle appends, so that it waits for no clock.
 CREATE TABLE costs (
@@ -431,26 +427,10 @@ CREATE TABLE costs (
     -- The time of the settlement, in ms.
     at bigint NOT NULL,
     -- In thousandths of a start.
-    cost bigint NOT NULL,
-    -- The transaction that wrote the row, see unread().
-    writer xid8 NOT NULL DEFAULT pg_current_xact_id()
+    cost bigint NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
-CREATE INDEX costs_queue ON costs (q, writer);
-
--- What claims have read of `freed` (kind f), `turn_changes` (t) and `costs` (c): all rows that are visible in `seen`, except
--- those of `writer`, the claim itself. Without it, each claim steps over all rows that were deleted since the oldest snapshot
--- of the database. Rows are only added and deleted, and read from the highest `n`. In another `incarnation`, as after a
--- restored dump, the ids of transactions mean nothing, and claims read all rows. See unread().
-CREATE TABLE reads (
-    q integer NOT NULL,
-    kind "char" NOT NULL,
-    n bigint NOT NULL,
-    seen pg_snapshot NOT NULL,
-    writer xid8 NOT NULL,
-    incarnation bigint NOT NULL,
-    PRIMARY KEY (q, kind, n)
-);
+CREATE INDEX costs_queue ON costs (q);
 
 -- The output of ids, a row for each report, see functions/output.sql. The oldest row of an id may have lost its first
 -- chunks to the bound, or all of them: its last removed chunk is what a reader has missed.
