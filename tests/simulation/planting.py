@@ -109,6 +109,7 @@ BUGS: Final = (
         "dibs.worker.execution.outcome",
         "        action = with_next_tick(invocation, action)\n        if not is_routine or",
         "        if not is_routine or",
+        seed=31,
     ),
     PlantedBug(
         "the watch of deadlines outlives the supervisor",
