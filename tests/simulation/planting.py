@@ -224,7 +224,7 @@ BUGS: Final = (
         "            if not worker.ready:\n                worker.send(",
     ),
     PlantedBug(
-        "a run that failed keeps its capacity",
+        "a run that was cancelled keeps its capacity",
         _WORKER,
         "        self._capacity.give_back(queue.size)\n",
         "        if not isinstance(action, Cancelled):\n            self._capacity.give_back(queue.size)\n",
