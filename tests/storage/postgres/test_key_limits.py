@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,12 +11,9 @@ from dibs.model.job import Job, JobData, NewJob
 from dibs.model.requests import (
     DEFAULT_UPDATE,
     EnqueueRequest,
-    HandOff,
     JobPatch,
     OnConflict,
-    Release,
     SettingsPatch,
-    Settlement,
     StartRate,
     Update,
 )
@@ -78,23 +74,6 @@ async def lease(storage: PostgresStorage, connection: Any) -> str:
 # -- the first job that a key holds back returns ----------------------------------------------------------
 
 
-async def settle(storage: PostgresStorage, action: Any) -> None:
-    (slot,) = await storage.get("q", ["a"])
-    assert slot.current is not None
-    assert slot.current.run is not None
-    await storage.settle("q", [Settlement(id="a", fence=slot.current.run.fence, action=action)])
-
-
-async def test_each_end_brings_back_one_job(storage: PostgresStorage, lease: str) -> None:
-    await storage.forget("q", ["a"])
-    for id in ("b", "c"):
-        job = await one(storage, lease)
-        assert id == job.id
-        await storage.settle("q", [done(job)])
-
-    assert [] == await ids(storage, lease)
-
-
 async def test_the_fast_way_to_complete_frees_the_key(
     storage: PostgresStorage, lease: str, connection: Any
 ) -> None:
@@ -108,35 +87,6 @@ async def test_the_fast_way_to_complete_frees_the_key(
     assert [] == await rows(connection, "SELECT key FROM freed")
 
 
-async def test_a_run_that_was_handed_off_leaves_room(storage: PostgresStorage, lease: str) -> None:
-    await settle(storage, HandOff())
-
-    assert ["b"] == await ids(storage, lease)
-
-
-async def test_a_job_that_comes_back_keeps_its_turn_before_filed_ones(
-    storage: PostgresStorage, lease: str
-) -> None:
-    await settle(storage, Release())
-
-    assert ["a"] == await ids(storage, lease)
-
-
-async def test_a_dropped_lease_leaves_room(storage: PostgresStorage, lease: str) -> None:
-    await storage.drop(["q"], lease, 10)
-
-    assert ["a", "other"] == await ids(storage, await leased(storage))
-
-
-async def test_a_settle_and_claim_sees_the_key_that_it_frees(storage: PostgresStorage, lease: str) -> None:
-    (slot,) = await storage.get("q", ["a"])
-    assert slot.current is not None
-
-    both = await storage.settle_and_claim("q", [done(slot.current)], lease, 5)
-
-    assert ["b"] == [job.id for job in both.claim.jobs]
-
-
 @pytest.fixture
 async def brought(storage: PostgresStorage, lease: str, connection: Any) -> str:
     """The same lease, after a claim that put `b` back into the line and took no job, by max_active."""
@@ -148,30 +98,27 @@ async def brought(storage: PostgresStorage, lease: str, connection: Any) -> str:
     return lease
 
 
-async def test_a_job_behind_a_cancelled_one_comes_back(storage: PostgresStorage, brought: str) -> None:
-    await storage.cancel("q", ["b"])
-
-    assert ["c"] == await ids(storage, brought)
-
-
-async def test_a_job_behind_a_forgotten_one_comes_back(storage: PostgresStorage, brought: str) -> None:
-    await storage.forget("q", ["b"])
-
-    assert ["c"] == await ids(storage, brought)
-
-
-async def test_a_job_behind_one_that_is_put_off_comes_back(storage: PostgresStorage, brought: str) -> None:
-    await storage.amend("q", "b", JobPatch(delay=60_000))
-
-    assert ["c"] == await ids(storage, brought)
+BEHIND: dict[str, tuple[Callable[[PostgresStorage], Awaitable[Any]], list[str]]] = {
+    "cancelled": (lambda storage: storage.cancel("q", ["b"]), ["c"]),
+    "forgotten": (lambda storage: storage.forget("q", ["b"]), ["c"]),
+    "put off": (lambda storage: storage.amend("q", "b", JobPatch(delay=60_000)), ["c"]),
+    "of another key": (
+        lambda storage: enqueue(storage, keyed("b", "another", on_conflict=Update(run_at="never"))),
+        ["b", "c"],
+    ),
+}
 
 
-async def test_a_job_behind_one_that_changes_its_key_comes_back(
-    storage: PostgresStorage, brought: str
+@pytest.mark.parametrize(("change", "taken"), BEHIND.values(), ids=BEHIND)
+async def test_a_job_behind_one_that_leaves_its_place_comes_back(
+    storage: PostgresStorage,
+    brought: str,
+    change: Callable[[PostgresStorage], Awaitable[Any]],
+    taken: list[str],
 ) -> None:
-    await enqueue(storage, keyed("b", "another", on_conflict=Update(run_at="never")))
+    await change(storage)
 
-    assert ["b", "c"] == await ids(storage, brought)
+    assert taken == await ids(storage, brought)
 
 
 async def test_a_claim_reads_on_right_behind_the_jobs_of_a_full_key(
@@ -181,19 +128,6 @@ async def test_a_claim_reads_on_right_behind_the_jobs_of_a_full_key(
     await enqueue(storage, *(keyed(f"full {number}") for number in range(21)), keyed("open", "another"))
 
     assert ["open"] == await ids(storage, lease, 1)
-
-
-async def test_a_filed_job_that_changes_its_key_is_claimed(storage: PostgresStorage, lease: str) -> None:
-    await enqueue(storage, keyed("c", "another"))
-
-    assert ["c"] == await ids(storage, lease)
-
-
-async def test_a_filed_job_that_moves_to_the_front_is_first(storage: PostgresStorage, lease: str) -> None:
-    await storage.amend("q", "c", JobPatch(priority=9))
-    await storage.forget("q", ["a"])
-
-    assert ["c"] == await ids(storage, lease)
 
 
 async def test_a_locked_job_is_brought_back_once_it_is_free(
@@ -227,12 +161,6 @@ async def test_a_settle_that_commits_after_the_claim_is_not_lost(
 # -- settings that change ----------------------------------------------------------------------------
 
 
-async def test_a_higher_limit_opens_the_key(storage: PostgresStorage, lease: str) -> None:
-    await storage.configure("q", SettingsPatch(per_key=3))
-
-    assert ["b", "c"] == await ids(storage, lease)
-
-
 async def test_without_limits_filed_jobs_are_claimed_in_order(
     storage: PostgresStorage, lease: str, connection: Any
 ) -> None:
@@ -242,22 +170,6 @@ async def test_without_limits_filed_jobs_are_claimed_in_order(
     assert ["first", "b"] == await ids(storage, lease, 2)
     assert ["c", "last"] == await ids(storage, lease)
     assert [(False,)] == await rows(connection, "SELECT has_held_back FROM queues")
-
-
-async def test_the_same_rate_keeps_its_clocks(storage: PostgresStorage, lease: str, connection: Any) -> None:
-    rates = SettingsPatch(rate=StartRate(5, 60_000), key_rate=StartRate(1, 60_000))
-    await storage.configure("q", rates)
-    await enqueue(storage, keyed("x", "x"))
-    assert ["x"] == await ids(storage, lease)
-    clocks = await rows(connection, "SELECT key, clock FROM clocks ORDER BY key")
-    assert ["", "x"] == [key for key, _ in clocks]
-
-    await storage.configure("q", rates)
-    assert clocks == await rows(connection, "SELECT key, clock FROM clocks ORDER BY key")
-    await storage.configure("q", SettingsPatch(rate=StartRate(6, 60_000)))
-    assert clocks[1:] == await rows(connection, "SELECT key, clock FROM clocks")
-    await storage.configure("q", SettingsPatch(key_rate=None))
-    assert [] == await rows(connection, "SELECT key FROM clocks")
 
 
 # -- what the other verbs see ------------------------------------------------------------------------
@@ -310,39 +222,4 @@ async def test_prune_removes_clocks_without_effect(opening: Opening, connection:
     assert [("b",)] == await rows(connection, "SELECT key FROM clocks")
 
 
-async def test_next_due_is_the_opening_of_a_filed_job(opening: Opening, connection: Any) -> None:
-    async with opening(clock="manual") as storage:
-        await storage.configure("q", SettingsPatch(key_rate=StartRate(1, 1000)), now=NOW)
-        lease = (await storage.grant(["q"], 60_000, "test", now=NOW)).lease
-        await storage.enqueue("q", [keyed("a"), keyed("b")], now=NOW)
-
-        claim = await storage.claim("q", lease, 10, now=NOW)
-        assert (["a"], NOW + 1000) == ([job.id for job in claim.jobs], claim.next_due)
-        assert {"a": "a", "b": "k"} == await states(connection)
-        early = await storage.claim("q", lease, 10, now=NOW + 999)
-        assert ((), NOW + 1000) == (early.jobs, early.next_due)
-        late = await storage.claim("q", lease, 10, now=NOW + 1000)
-        assert (["b"], None) == ([job.id for job in late.jobs], late.next_due)
-
-
 # -- waits -------------------------------------------------------------------------------------------
-
-
-async def test_jobs_of_a_full_key_do_not_end_a_wait(storage: PostgresStorage, lease: str) -> None:
-    await enqueue(storage, keyed("new"))
-    await ids(storage, lease)
-
-    assert not (await storage.wait(["q"], timeout=0.2)).woken
-
-
-async def test_room_ends_a_wait(opening: Opening, storage: PostgresStorage, lease: str) -> None:
-    (slot,) = await storage.get("q", ["a"])
-    assert slot.current is not None
-    async with opening(poll=60.0) as here:
-        await here.wait(["q"], timeout=0.01)
-        token = (await here.claim("q", lease, 10)).token
-        waiting = asyncio.create_task(here.wait(["q"], since={"q": token}, timeout=30))
-        await storage.settle("q", [done(slot.current)])
-
-        assert (await waiting).woken
-        assert ["b"] == await ids(here, lease)

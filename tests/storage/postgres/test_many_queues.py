@@ -8,9 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from dibs.errors import Refused, StorageBusy, StorageDamaged
-from dibs.model.job import Error, Job
-from dibs.model.requests import Complete, Fail, QueueStep, SettingsPatch, SettleAction, Settlement
+from dibs.errors import StorageBusy, StorageDamaged
+from dibs.model.requests import QueueStep, SettingsPatch
 from dibs.model.results import ClaimResult
 from dibs.storage.postgres import PostgresStorage
 from tests.storage.exchange import counted
@@ -23,72 +22,8 @@ async def leased(storage: PostgresStorage, queues: Sequence[str] = QUEUES) -> st
     return (await storage.grant(queues, 60_000, "test")).lease
 
 
-def settlement(job: Job, action: SettleAction) -> Settlement:
-    assert job.run is not None
-    return Settlement(id=job.id, fence=job.run.fence, action=action)
-
-
 def ids(claim: ClaimResult) -> list[str]:
     return [job.id for job in claim.jobs]
-
-
-async def test_the_results_have_the_order_of_the_steps(storage: PostgresStorage) -> None:
-    for queue in QUEUES:
-        await storage.enqueue(queue, [asked(f"{queue}{n}") for n in range(3)])
-    lease = await leased(storage)
-
-    claimed = await storage.serve([QueueStep(queue, limit=2) for queue in QUEUES], lease)
-    settled = await storage.serve(
-        [QueueStep(q, [done(job) for job in r.claim.jobs], 5) for q, r in zip(QUEUES, claimed, strict=True)],
-        lease,
-    )
-
-    assert [["b0", "b1"], ["a0", "a1"], ["c0", "c1"]] == [ids(result.claim) for result in claimed]
-    assert [["b2"], ["a2"], ["c2"]] == [ids(result.claim) for result in settled]
-    assert [["done"] * 2] * 3 == [[one.status for one in result.settled] for result in settled]
-
-
-async def test_a_step_may_settle_only_or_claim_only(storage: PostgresStorage) -> None:
-    await storage.enqueue("a", [asked("a0"), asked("a1")])
-    await storage.enqueue("b", [asked("b0")])
-    lease = await leased(storage)
-    [first] = await storage.serve([QueueStep("a", limit=1)], lease)
-
-    settles, claims, neither = await storage.serve(
-        [QueueStep("a", [done(first.claim.jobs[0])]), QueueStep("b", limit=1), QueueStep("c")], lease
-    )
-
-    assert (["done"], []) == ([one.status for one in settles.settled], ids(settles.claim))
-    assert ((), ["b0"]) == (claims.settled, ids(claims.claim))
-    assert ((), [], True) == (neither.settled, ids(neither.claim), neither.claim.now > 0)
-
-
-async def test_settlements_of_all_kinds_reach_their_queue(storage: PostgresStorage) -> None:
-    lease = await leased(storage)
-    for queue in QUEUES:
-        await storage.enqueue(queue, [asked("same"), asked("other")])
-    claimed = await storage.serve([QueueStep(queue, limit=2) for queue in QUEUES], lease)
-    actions: dict[str, SettleAction] = {
-        "a": Complete(result=b"1"),
-        "b": Fail(error=Error(type="E", message="broken")),
-        "c": Complete(),
-    }
-    steps = [
-        QueueStep(queue, [settlement(job, actions[queue]) for job in result.claim.jobs])
-        for queue, result in zip(QUEUES, claimed, strict=True)
-    ]
-
-    await storage.serve(steps, lease)
-
-    kinds = {}
-    for queue in QUEUES:
-        slots = await storage.get(queue, ["same", "other"])
-        kinds[queue] = [(slot.outcome.kind, slot.outcome.result) for slot in slots if slot.outcome]
-    assert {
-        "a": [("completed", b"1")] * 2,
-        "b": [("failed", None)] * 2,
-        "c": [("completed", None)] * 2,
-    } == kinds
 
 
 async def test_it_is_one_statement(storage: PostgresStorage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,14 +96,3 @@ async def test_a_damaged_job_is_named_with_its_queue(
 
     with pytest.raises(StorageDamaged, match="'x' in queue 'c'"):
         await storage.serve([QueueStep(queue, limit=1) for queue in QUEUES], lease)
-
-
-async def test_a_queue_with_two_steps_is_refused(storage: PostgresStorage) -> None:
-    with pytest.raises(Refused, match="twice"):
-        await storage.serve([QueueStep("a"), QueueStep("a")], "0" * 32)
-
-
-async def test_a_claim_under_an_unknown_lease_is_lost(storage: PostgresStorage) -> None:
-    [result] = await storage.serve([QueueStep("a", limit=1)], "0" * 32)
-
-    assert result.claim.lost

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from dibs.errors import Refused
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest, JobPatch
 from dibs.storage.postgres import PostgresStorage
@@ -46,24 +45,6 @@ async def test_ids_that_none_can_have_are_unknown(storage: PostgresStorage) -> N
 
     assert [None, None, None] == [slot.current for slot in slots]
     assert ["not_found"] == await storage.cancel("q", ["a\0b"])
-
-
-async def test_nul_and_lone_surrogates_are_refused(storage: PostgresStorage) -> None:
-    for id in ("a\0b", "\ud800"):
-        with pytest.raises(ExceptionGroup):
-            await storage.enqueue("q", [asked(id)])
-    with pytest.raises(Refused):
-        await storage.enqueue("q\0", [asked("a")])
-
-
-async def test_names_that_differ_by_case_or_normal_form_stay_apart(storage: PostgresStorage) -> None:
-    names = ("Jobs", "jobs", "caf\u00e9", "cafe\u0301")
-    for name in names:
-        await storage.enqueue(name, [asked("a", name.encode())])
-
-    assert set(names) == {info.name for info in await storage.queues()}
-    for name in names:
-        assert [name.encode()] == [job.data.payload for job in await claimed(storage, name)]
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from dibs.model.job import NewJob
-from dibs.model.requests import EnqueueRequest, Reject, SettingsPatch
+from dibs.model.requests import EnqueueRequest, Reject
 from dibs.storage.postgres import PostgresStorage
 from dibs.storage.postgres.network.errors import CONFLICTS
-from tests.storage.postgres.jobs import asked, claimed, done, leased
+from tests.storage.postgres.jobs import asked, claimed, done
 from tests.storage.postgres.network.test_errors import blocked
 
 Connect = Callable[[], Any]
-
-
-async def test_two_enqueues_of_one_id_at_once_make_one_job(storage: PostgresStorage) -> None:
-    answers = [
-        answer
-        for answers in await asyncio.gather(*(storage.enqueue("q", [asked("a")]) for _ in range(20)))
-        for answer in answers
-    ]
-    statuses = Counter(answer.status for answer in answers)
-
-    assert {"queued": 1, "updated": 19} == statuses
-    (slot,) = await storage.get("q", ["a"])
-    assert slot.current is not None
-    assert (20, max(a.revision for a in answers)) == (slot.current.enqueues, slot.current.revision)
 
 
 async def test_an_enqueue_waits_for_one_that_is_rolled_back(
@@ -71,31 +56,6 @@ async def test_a_claim_beside_a_reap_loses_nothing(
         await mine.commit()
         reaped = await storage.reap("q", 10, now=1200)
         assert [("a", "stalled")] == [(one.id, one.kind) for one in reaped]
-
-
-async def test_max_active_is_exact_among_many(storage: PostgresStorage) -> None:
-    await storage.configure("q", SettingsPatch(max_active=7))
-    await storage.enqueue("q", [asked(f"{n}") for n in range(40)])
-    lease = await leased(storage)
-    claims = await asyncio.gather(*(storage.claim("q", lease, 3) for _ in range(20)))
-
-    assert 7 == sum(len(claim.jobs) for claim in claims)
-
-
-async def test_many_claim_and_settle_and_each_job_runs_once(storage: PostgresStorage) -> None:
-    await storage.enqueue("q", [asked(f"{n}") for n in range(300)])
-    runs: Counter[str] = Counter()
-
-    async def work() -> None:
-        lease = await leased(storage)
-        while jobs := (await storage.claim("q", lease, 7)).jobs:
-            runs.update(job.id for job in jobs)
-            assert {"done"} == {one.status for one in await storage.settle("q", [done(job) for job in jobs])}
-
-    await asyncio.gather(*(work() for _ in range(6)))
-
-    assert ({1}, 300) == (set(runs.values()), len(runs))
-    assert 300 == (await storage.counts(["q"]))["q"].completed
 
 
 async def test_events_never_appear_behind_a_reader(storage: PostgresStorage, connect: Connect) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from dibs.errors import NotRunning
 from dibs.storage.postgres import PostgresStorage
-from tests.storage.postgres.jobs import asked, claimed, done, leased
+from tests.storage.postgres.jobs import asked, claimed, done
 from tests.storage.postgres.network.test_errors import kill_all_others
 
 Opening = Callable[..., PostgresStorage]
@@ -33,37 +32,16 @@ async def begun(storage: PostgresStorage, **what: Any) -> asyncio.Task[Any]:
     return task
 
 
-async def test_an_enqueue_elsewhere_ends_a_wait_for_work(opening: Opening, options: dict[str, float]) -> None:
-    async with opening(**options) as here, opening(**options) as there:
-        await there.enqueue("q", [asked("x")])
-        await claimed(here)
-        waiting = await begun(here)
-        await there.enqueue("q", [asked("a")])
-
-        assert (await waiting).woken
-
-
-async def test_a_token_from_before_the_enqueue_returns_at_once(
-    opening: Opening, options: dict[str, float]
+@pytest.mark.parametrize("watch", ["ids", "progress"])
+async def test_an_end_ends_a_wait_for_its_id_only(
+    opening: Opening, options: dict[str, float], watch: str
 ) -> None:
-    async with opening(**options) as here, opening(**options) as there:
-        lease = await leased(here)
-        await here.wait(["q"], timeout=0.01)
-        token = (await here.claim("q", lease, 1)).token
-        assert token
-        await there.enqueue("q", [asked("a")])
-        began = time.monotonic()
-
-        assert (await here.wait(["q"], since={"q": token}, timeout=PROMPT)).woken
-        assert PROMPT / 2 > time.monotonic() - began
-
-
-async def test_an_end_ends_a_wait_for_its_id_only(opening: Opening, options: dict[str, float]) -> None:
     async with opening(**options) as here, opening(**options) as there:
         await there.enqueue("q", [asked("a"), asked("b")])
         a, b = await claimed(there)
-        await here.wait(["q"], for_="ids", ids=["a"], timeout=0)  # the first wait ends early: it subscribes
-        waiting = await begun(here, for_="ids", ids=["a"])
+        # The first wait ends early: it subscribes.
+        await here.wait(["q"], for_=watch, ids=["a"], timeout=0)  # type: ignore[arg-type]
+        waiting = await begun(here, for_=watch, ids=["a"])
         await there.settle("q", [done(b)])
         await asyncio.sleep(0.2)
         assert not waiting.done()
@@ -85,14 +63,6 @@ async def test_events_end_a_wait_for_events(opening: Opening, options: dict[str,
         again = await here.wait(["q"], for_="events", since=wake.since, timeout=PROMPT)
         assert again.woken
         assert (await here.events("q")).offset.startswith(again.since["q"])
-
-
-async def test_the_next_scheduled_job_ends_a_wait(opening: Opening, options: dict[str, float]) -> None:
-    async with opening(**options) as storage:
-        await storage.enqueue("q", [asked("a", delay=200)])
-
-        assert (await storage.wait(["q"], timeout=PROMPT)).woken
-        assert 1 == len(await claimed(storage))
 
 
 async def test_a_dead_listener_is_noticed_and_restored(
@@ -191,24 +161,6 @@ async def test_a_report_ends_a_wait_for_progress(
 
         result = await waiting
         assert (True, frozenset("a")) == (result.woken, result.reported)
-
-
-async def test_an_end_ends_a_wait_for_the_progress_of_its_id(
-    opening: Opening, options: dict[str, float]
-) -> None:
-    async with opening(**options) as here, opening(**options) as there:
-        await there.enqueue("q", [asked("a"), asked("b")])
-        a, b = await claimed(there)
-        await here.wait(
-            ["q"], for_="progress", ids=["a"], timeout=0
-        )  # the first wait ends early: it subscribes
-        waiting = await begun(here, for_="progress", ids=["a"])
-        await there.settle("q", [done(b)])
-        await asyncio.sleep(0.2)
-        assert not waiting.done()
-        await there.settle("q", [done(a)])
-
-        assert (await waiting).woken
 
 
 async def test_a_token_from_before_the_report_names_its_id(
