@@ -217,14 +217,6 @@ async def test_a_claim_after_its_receiver_is_lost(queue: Queue) -> None:
         await claim.extend(5)
 
 
-async def test_a_result_that_is_too_large_is_refused_and_the_claim_stays(queue: Queue) -> None:
-    await queue.enqueue(1)
-    async with claimed(queue) as claim:
-        with pytest.raises(Refused):
-            await claim.complete("x" * 2_000_000)
-        await claim.complete("short")
-
-
 async def test_a_follow_up_is_enqueued_with_the_end(queue: Queue, app: Dibs) -> None:
     task = app.task(handlers.thumbnail)
     await queue.enqueue(1)

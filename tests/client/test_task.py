@@ -101,15 +101,6 @@ async def test_settings_are_kept_apart_from_arguments(app: Dibs) -> None:
         task.options(prio=5)  # type: ignore[call-arg]
 
 
-async def test_wrong_arguments_are_refused_at_the_call(app: Dibs) -> None:
-    task: Any = app.task(handlers.thumbnail)
-
-    with pytest.raises(Refused) as refused:
-        await task.enqueue("a", widht=1)
-    assert refused.value.field == "widht"
-    assert (await task.queue.counts()).waiting == 0
-
-
 async def test_many_calls_are_bound_and_enqueued_as_one(app: Dibs) -> None:
     task = app.task(handlers.thumbnail)
 

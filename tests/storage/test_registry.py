@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.errors import ConfigurationError, DibsError, UnknownOption, UnknownScheme
+from dibs.errors import UnknownScheme
 from dibs.storage import registry
 from dibs.storage.file import FileStorage
 from dibs.storage.memory import MemoryStorage
@@ -51,34 +51,6 @@ def test_an_error_does_not_repeat_text_that_is_not_a_url(text: str) -> None:
 
     assert "s3cr3t" not in str(caught.value)
     assert "file:" in str(caught.value)
-
-
-REFUSED: dict[str, tuple[type[DibsError], str, dict[str, object], str]] = {
-    "an option nobody knows, in the URL": (UnknownOption, "file:x?fsnyc=1", {}, "fsync, poll"),
-    "an option nobody knows, by name": (UnknownOption, "file:x", {"fsnyc": 1}, "fsync, poll"),
-    "an option of memory": (UnknownOption, "memory:?fsync=1", {}, "known: none"),
-    "an option of memory by name": (UnknownOption, "memory:", {"fsync": True}, "fsync"),
-    "a flag that is neither yes nor no": (UnknownOption, "file:x?fsync=perhaps", {}, "fsync"),
-    "a poll that is no number": (UnknownOption, "file:x?poll=often", {}, "poll"),
-    "a poll without a pause": (ConfigurationError, "file:x?poll=0", {}, "poll"),
-    "a poll into the past": (ConfigurationError, "file:x?poll=-1", {}, "poll"),
-    "a poll of NaN": (ConfigurationError, "file:x?poll=nan", {}, "poll"),
-    "a poll by name that is text": (ConfigurationError, "file:x", {"poll": "1"}, "poll"),
-    "an fsync by name that is text": (ConfigurationError, "file:x", {"fsync": "no"}, "fsync"),
-    "no path": (UnknownOption, "file:", {}, "file:./jobs"),
-    "a path with NUL": (ConfigurationError, "file:a\0b", {}, "control character"),
-    "a clock nobody has": (ConfigurationError, "memory:", {"clock": "sundial"}, "'system' or 'manual'"),
-}
-
-
-@pytest.mark.parametrize(("error", "url", "options", "says"), REFUSED.values(), ids=REFUSED)
-def test_it_is_refused_in_words_that_help(
-    error: type[DibsError], url: str, options: dict[str, object], says: str
-) -> None:
-    with pytest.raises(error) as caught:
-        registry.open_storage(url, **options)  # type: ignore[arg-type]
-
-    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(
