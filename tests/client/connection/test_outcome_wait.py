@@ -32,16 +32,6 @@ def app(any_app: Dibs) -> Dibs:
     return any_app
 
 
-async def test_a_waiter_is_woken_by_the_end(queue: Queue) -> None:
-    ticket = await queue.enqueue(1, id="a")
-    async with claimed(queue) as claim:
-        waiter = asyncio.create_task(ticket.result(30))
-        await asyncio.sleep(0)
-        await claim.complete("done")
-
-        assert await waiter == "done"
-
-
 async def test_a_lost_wake_up_costs_latency_and_not_the_result(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -214,15 +213,6 @@ async def test_work_runs_the_worker_and_closes_the_storage_that_it_opened(
 
 async def pretend_to_work(app: Dibs, *, queues: Any, **options: Any) -> Any:
     return app, queues, options, app.storage.url
-
-
-def test_a_thread_without_a_loop_is_not_another_loop(storage_url: str) -> None:
-    app = Dibs(storage_url)
-    thread = threading.Thread(target=lambda: asyncio.run(use(app)))
-    thread.start()
-    thread.join()
-
-    assert asyncio.run(use(app)) == 2
 
 
 @pytest.mark.parametrize("enqueue_first", [True, False])
