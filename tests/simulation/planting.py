@@ -26,6 +26,8 @@ class PlantedBug:
     new: str
     #: A seed that finds the bug with the options of test_planted_bugs.py; None if none was found yet.
     seed: int | None = None
+    #: The promise that is broken at this seed.
+    clause: str = ""
     #: The commit that mended this bug, or one like it; "" for a bug that dibs never had.
     mended: str = ""
 
@@ -45,6 +47,7 @@ BUGS: Final = (
         "        self._queues, self._task, self._changed = [], None, True\n        self._wake_worker()\n",
         "        self._queues, self._task, self._changed = [], None, True\n",
         seed=1,
+        clause="4.3 an accepted job ends",
     ),
     PlantedBug(
         "only the newest lease is renewed",
@@ -70,6 +73,7 @@ BUGS: Final = (
         " if not self._held_runs.count_under(lease)]:",
         "]:",
         seed=2,
+        clause="4.2 one run at a time",
     ),
     PlantedBug(
         "settlements of a failed request are forgotten",
@@ -83,6 +87,7 @@ BUGS: Final = (
         "                    call.answer.set_result(answer)",
         "                    call.answer.set_result(answer if len(batch) < 3 else answers[-1])",
         seed=1,
+        clause="4.1 an accepted enqueue is kept",
     ),
     PlantedBug(
         "a run that overran is settled while it runs",
@@ -96,6 +101,7 @@ BUGS: Final = (
         "            self._replace_worker_later(lifetime)\n",
         "",
         seed=1,
+        clause="a worker process that died is replaced",
     ),
     PlantedBug(
         "an open parent counts as ended",
@@ -103,6 +109,7 @@ BUGS: Final = (
         "while index >= 0 and is_ended(self.notes[parents[index]]):",
         "while index >= 0 and self.notes[parents[index]] != WAITING:",
         seed=1,
+        clause="a node runs after its parents",
     ),
     PlantedBug(
         "a completed tick enqueues no next tick",
@@ -110,6 +117,7 @@ BUGS: Final = (
         "        action = with_next_tick(invocation, action)\n        if not is_routine or",
         "        if not is_routine or",
         seed=31,
+        clause="every tick runs once",
     ),
     PlantedBug(
         "the watch of deadlines outlives the supervisor",
@@ -117,6 +125,7 @@ BUGS: Final = (
         "        for task in self._tasks:\n            task.cancel()\n        await self._leases.stop()",
         "        await self._leases.stop()",
         seed=1,
+        clause="every task ends at shutdown",
     ),
     PlantedBug(
         "the renewal of leases outlives the supervisor",
@@ -124,6 +133,7 @@ BUGS: Final = (
         "            task.cancel()\n        for lease in self._keeper.leases:",
         "            pass\n        for lease in self._keeper.leases:",
         seed=1,
+        clause="every task ends at shutdown",
     ),
     PlantedBug(
         "a wait for a result has no slow poll",
@@ -137,6 +147,7 @@ BUGS: Final = (
         "                self._capacity.give_back((trip.reserved - started) * queue.size)",
         "                self._capacity.give_back(0)",
         seed=1,
+        clause="4.3 an accepted job ends",
     ),
     PlantedBug(
         "a worker counts as drained while handlers run",
@@ -284,6 +295,7 @@ BUGS: Final = (
         "                ends += [(one, SKIPPED) for one in self._dependents[number]]\n",
         "",
         seed=31,
+        clause="a node runs after its parents",
     ),
     PlantedBug(
         "a flow that waits has no timer",
