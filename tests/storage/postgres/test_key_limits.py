@@ -223,3 +223,11 @@ async def test_prune_removes_clocks_without_effect(opening: Opening, connection:
 
 
 # -- waits -------------------------------------------------------------------------------------------
+
+
+async def test_jobs_of_a_full_key_do_not_end_a_wait(storage: PostgresStorage, lease: str) -> None:
+    """The probe of the kit allows a few wrong wake-ups; Postgres has none."""
+    await enqueue(storage, keyed("new"))
+    await ids(storage, lease)
+
+    assert not (await storage.wait(["q"], timeout=0.2)).woken

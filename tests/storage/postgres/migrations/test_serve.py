@@ -82,7 +82,9 @@ KINDS: dict[str, Kind] = {
     "log all": Kind(SettingsPatch(log_level="all")),
     "log off": Kind(SettingsPatch(log_level="off")),
     "log results": Kind(SettingsPatch(log_results=10), action=Complete(result=b"1")),
-    "outcomes kept": Kind(SettingsPatch(retention=OutcomeRetention(completed=5)), action=Complete()),
+    "outcomes kept": Kind(
+        SettingsPatch(retention=OutcomeRetention(completed=5)), action=Complete(result=b"1")
+    ),
     "two priorities": Kind(jobs=[urgent("a", 0), urgent("b", 5), urgent("c", 5), urgent("d", -1)]),
     "scheduled first": Kind(jobs=[urgent("a", 0), urgent("b", 5, NOW + 50), urgent("c", 5), asked("d")]),
     "scheduled": Kind(jobs=[urgent("a", 0, NOW + 70), urgent("b", 0, NOW + 60), urgent("c", 0)]),
