@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
+from itertools import product
 from statistics import median
 from typing import Final
 
@@ -45,35 +46,35 @@ def measure(run: Run, size: int, jobs: int) -> Rates:
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.payloads")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.payloads", description=__doc__)
     parser.add_argument("names", nargs="*", help="measure only these systems, and dibs")
     parser.add_argument("--kind", action="append", choices=KINDS, help="measure only on this storage")
     parser.add_argument("--size", action="append", type=int, choices=JOBS, help="measure only these bytes")
     parser.add_argument("--rounds", type=int, default=2, help="measurements of each system (default: 2)")
     options = parser.parse_args()
     console = Console(width=100)
-    found: dict[tuple[str, int, str], list[Rates]] = defaultdict(list)
+    rates: dict[tuple[str, int, str], list[Rates]] = defaultdict(list)
     with start_backends() as (by_kind, _):
-        for kind in options.kind or KINDS:
-            peers = [one for one in select_peers(options.names, [kind]) if not one.behind]
-            for size in options.size or JOBS:
-                for _ in range(options.rounds):
-                    for peer in peers:
-                        environment = Environment(ENVIRONMENTS, peer)
-                        try:
-                            environment.install()
-                            rates = measure(Run(peer, environment, by_kind[kind], EFFORT), size, JOBS[size])
-                        except PeerUnavailable as reason:
-                            console.print(f"{peer.key}: stopped: {reason}", highlight=False)
-                            continue
-                        found[kind, size, peer.name].append(rates)
-                        console.print(peer.key, size, *map(round, rates[:3]), highlight=False)
-    console.print(_table(found))
+        # The rounds are inside, so that the systems of a storage run in turn.
+        for kind, size, _ in product(options.kind or KINDS, options.size or JOBS, range(options.rounds)):
+            for peer in select_peers(options.names, [kind]):
+                if peer.behind:
+                    continue
+                environment = Environment(ENVIRONMENTS, peer)
+                try:
+                    environment.install()
+                    found = measure(Run(peer, environment, by_kind[kind], EFFORT), size, JOBS[size])
+                except PeerUnavailable as reason:
+                    console.print(f"{peer.key}: stopped: {reason}", highlight=False)
+                    continue
+                rates[kind, size, peer.name].append(found)
+                console.print(peer.key, size, *map(round, found[:3]), highlight=False)
+    console.print(_table(rates))
 
 
-def _table(found: dict[tuple[str, int, str], list[Rates]]) -> Table:
+def _table(rates: dict[tuple[str, int, str], list[Rates]]) -> Table:
     table = Table("storage", "bytes", "system", "bulk/s", "single/s", "drain/s", "server us", "worker us")
-    for (kind, size, name), rounds in found.items():
+    for (kind, size, name), rounds in rates.items():
         medians = (f"{median(column):,.0f}" for column in zip(*rounds, strict=True))
         table.add_row(kind, f"{size:,}", name, *medians)
     return table

@@ -27,8 +27,8 @@ STEP = os.environ.get("PEER_STEP", "")
 COUNT = int(os.environ.get("PEER_COUNT", "0"))
 URL = os.environ.get("PEER_URL", "")
 KEEP = int(os.environ.get("PEER_KEEP", "0"))
-#: The second argument of a job. With PEER_PAYLOAD it is a text of so many bytes that compress badly.
 PAYLOAD = int(os.environ.get("PEER_PAYLOAD", "0"))
+#: The second argument of a job. With PEER_PAYLOAD it is a text of so many bytes that compress badly.
 Y = random.Random(7).randbytes((PAYLOAD + 1) // 2).hex() if PAYLOAD else 22
 NUMBER_OF_QUEUES = int(os.environ.get("PEER_QUEUES", "1"))
 QUEUES = [f"peers-{n}" for n in range(NUMBER_OF_QUEUES)] if NUMBER_OF_QUEUES > 1 else ["peers"]
